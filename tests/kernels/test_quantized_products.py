@@ -18,6 +18,13 @@ CASES = [
     ((1, 2, 12, 9), (3, 2, 3, 2), {"dilations": [2, 3]}),
     ((1, 3, 40), (7, 3, 5), {"pads": [2, 2]}),
     ((1, 64, 20, 20), (16, 64, 3, 3), {"pads": [1, 1, 1, 1]}),
+    # More rows than are multiplied at a time, channels that fill panels and vectors in part.
+    ((2, 70, 33, 31), (37, 70, 3, 3), {"pads": [1, 1, 1, 1], "strides": [1, 2]}),
+    ((1, 130, 19, 18), (67, 130, 1, 1), {}),
+    ((1, 20, 9, 9), (70, 10, 3, 3), {"group": 2, "pads": [1, 1, 1, 1]}),
+    ((2, 83, 13, 11), (83, 1, 3, 3), {"group": 83, "pads": [1, 1, 1, 1], "strides": [2, 1]}),
+    ((1, 5, 4, 5, 6), (6, 5, 2, 3, 3), {"pads": [1, 0, 1, 0, 1, 1]}),
+    ((1, 3, 6, 6), (4, 3, 2, 2), {"dilations": [9, 8], "pads": [5, 4, 6, 7]}),
 ]
 
 
@@ -45,14 +52,16 @@ def integer_convolution(x, w, x_zero, w_zero, attributes) -> np.ndarray:
     ).numpy()
 
 
+@pytest.mark.parametrize("constant", [(), (1,)])
 @pytest.mark.parametrize("w_type", BYTES)
 @pytest.mark.parametrize("x_type", BYTES)
-def test_conv_integer(x_type, w_type) -> None:
+def test_conv_integer(x_type, w_type, constant) -> None:
     rng = np.random.default_rng(1)
     for shape, kernel, attributes in CASES:
         x, w = integers(rng, x_type, *shape), integers(rng, w_type, *kernel)
         x_zero, w_zero = integers(rng, x_type), integers(rng, w_type)
-        got = run_npu("ConvInteger", [x, w, x_zero, w_zero], opset=10, **attributes)[0]
+        operands = [x, w, x_zero, w_zero]
+        got = run_npu("ConvInteger", operands, opset=10, constant=constant, **attributes)[0]
         expected = integer_convolution(x, w, x_zero, w_zero, attributes)
         assert got.dtype == np.int32
         np.testing.assert_array_equal(got, expected)
@@ -60,9 +69,10 @@ def test_conv_integer(x_type, w_type) -> None:
         np.testing.assert_array_equal(bare, integer_convolution(x, w, 0, 0, attributes))
 
 
+@pytest.mark.parametrize("constant", [(), (3,)])
 @pytest.mark.parametrize("per_channel", [False, True])
 @pytest.mark.parametrize("x_type", BYTES)
-def test_qlinear_conv(x_type, per_channel) -> None:
+def test_qlinear_conv(x_type, per_channel, constant) -> None:
     rng = np.random.default_rng(2)
     for shape, kernel, attributes in CASES:
         channels = kernel[0] if per_channel else 1
@@ -75,7 +85,7 @@ def test_qlinear_conv(x_type, per_channel) -> None:
             w_zero, np.float32(1.5), integers(rng, x_type), bias,
         ]  # fmt: skip
         given = [np.asarray(a) for a in given]
-        got = run_npu("QLinearConv", given, opset=10, **attributes)[0]
+        got = run_npu("QLinearConv", given, opset=10, constant=constant, **attributes)[0]
         sums = integer_convolution(x, w, given[2], w_zero, attributes)
         sums += bias.reshape(-1, *[1] * (x.ndim - 2))
         scales = np.float32(0.05) * w_scale / np.float32(1.5)
