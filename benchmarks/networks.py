@@ -4,8 +4,10 @@
 MiniLM, ResNet-50, MobileNetV3 and ViT as a whole, and blocks of them and of Llama, with random
 weights in float32. In the run of bfloat16 the NPUExecutionProvider has the provider option
 float32_matmul_precision=medium and OpenVINO its precision hint; the CPUExecutionProvider has no
-such option and stays in float32. Results are compared before anything is timed. A run takes inputs
-from the host and returns outputs there.
+such option and stays in float32. The run of int8 has those of ResNet-50 as onnxruntime.quantization
+writes them: QuantizeLinear and DequantizeLinear around uint8 activations, and int8 weights with a
+scale for each channel, the form that all three engines multiply as integers. Results are compared
+before anything is timed. A run takes inputs from the host and returns outputs there.
 """
 
 from __future__ import annotations
@@ -26,9 +28,12 @@ import peers
 
 SEVERAL = 4  # runs of a sample, of the smaller networks
 # Relative norm. float32: sums in other orders, through a few dozen layers; bfloat16: products of
-# values rounded to 8 bits, in other places in each engine.
-TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2}
-SETTINGS = {"float32": {}, "bfloat16": {"float32_matmul_precision": "medium"}}
+# values rounded to 8 bits, in other places in each engine; int8: values halfway between two
+# integers, which may become either in each layer.
+TOLERANCES = {"float32": 1e-4, "bfloat16": 5e-2, "int8": 5e-2}
+SETTINGS = {"float32": {}, "bfloat16": {"float32_matmul_precision": "medium"}, "int8": {}}
+QUANTISED = re.compile("ResNet-50")
+CALIBRATION_INPUTS = 4
 
 
 def bottlenecks(width: int, side: int) -> tuple[Any, tuple[Any, ...]]:
@@ -180,6 +185,32 @@ def export(name: str, path: Path) -> None:
         torch.onnx.export(model.eval(), example, path, dynamo=True, verbose=False)
 
 
+def quantise(floats: Path, path: Path) -> None:
+    """Write an exported network of one float input with integers, for random inputs."""
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    value = onnx.load(floats, load_external_data=False).graph.input[0]
+    shape = [dimension.dim_value for dimension in value.type.tensor_type.shape.dim]
+    numbers = np.random.default_rng(1)
+
+    class Inputs(quantization.CalibrationDataReader):
+        left = CALIBRATION_INPUTS
+
+        def get_next(self) -> dict[str, np.ndarray] | None:
+            self.left -= 1
+            return None if self.left < 0 else {value.name: numbers.standard_normal(shape, "f4")}
+
+    prepared = path.with_suffix(".prepared.onnx")
+    quant_pre_process(str(floats), str(prepared))
+    quantization.quantize_static(
+        prepared, path, Inputs(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
+        activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8,
+    )  # fmt: skip
+    prepared.unlink()
+
+
 class Runner(ABC):
     """One model at a time; `time` returns the seconds of a run."""
 
@@ -271,34 +302,46 @@ class OpenVino(Runner):
         return self.request.infer(self.feeds)[0]
 
 
+def has_form(name: str, dtype: str) -> bool:
+    """Whether the run of `dtype` has this network."""
+    return dtype != "int8" or QUANTISED.match(name) is not None
+
+
+def file_of(name: str, dtype: str, folder: Path) -> Path:
+    """Return the network's file, written unless it is there."""
+    path = folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.onnx"
+    if not path.exists():
+        export(name, path)
+    if dtype != "int8":
+        return path
+    quantised = path.with_suffix(".int8.onnx")
+    if not quantised.exists():
+        quantise(path, quantised)
+    return quantised
+
+
 def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", list(TOLERANCES), rounds=7)
     parser.add_argument("--unfused", action="store_true", help="also with the option fusion=0")
     arguments = harness.parse_arguments(parser)
     folder = arguments.out / "networks"
     folder.mkdir(exist_ok=True)
-    paths = {
-        name: folder / f"{re.sub(r'[^a-z0-9]+', '-', name.lower())}.onnx"
-        for name in NETWORKS
-        if re.search(arguments.only, name)
-    }
-    for name, path in paths.items():
-        if not path.exists():
-            export(name, path)
-    cases = [
-        harness.Case(name, repeats, "runs", "time", (str(path), repeats))
-        for name, path in paths.items()
-        for repeats in [SEVERAL if "batch" not in name or name.endswith(" 1") else 1]
-    ]
+    names = [name for name in NETWORKS if re.search(arguments.only, name)]
     python = peers.Peers(harness.FOLDER).python
     sessions = functools.partial(Sessions, threads=arguments.threads)
     for dtype in arguments.dtypes:
+        paths = {name: file_of(name, dtype, folder) for name in names if has_form(name, dtype)}
+        cases = [
+            harness.Case(name, repeats, "runs", "time", (str(path), repeats))
+            for name, path in paths.items()
+            for repeats in [SEVERAL if "batch" not in name or name.endswith(" 1") else 1]
+        ]
         npu = functools.partial(sessions, "NPUExecutionProvider", **SETTINGS[dtype])
         specs = {"npu": harness.Spec(npu, ours=True)}
         if arguments.unfused:
             specs["unfused"] = harness.Spec(functools.partial(npu, fusion="0"), ours=True)
         specs["ort"] = harness.Spec(functools.partial(sessions, "CPUExecutionProvider"))
-        precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
+        precision = "bf16" if dtype == "bfloat16" else "f32"
         openvino = functools.partial(OpenVino, arguments.threads, precision)
         specs["openvino"] = harness.Spec(openvino, python=python)
         check = functools.partial(
