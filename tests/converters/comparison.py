@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime_npu.converters import ConversionReport, convert
 
@@ -20,6 +21,22 @@ _TYPES = {
     np.dtype(np.int64): TensorProto.INT64,
     np.dtype(np.bool_): TensorProto.BOOL,
 }
+
+
+# Float32 sums in another order, 1e-5 of the largest value; float16 results are rounded once by us
+# and up to three times by kernels of several steps, 2e-3.
+TOLERANCE = {np.float32: 1e-5, np.float16: 2e-3}
+DTYPES = pytest.mark.parametrize("dtype", [np.float32, np.float16])
+
+
+def normal(*shape, dtype=np.float32, scale=1.0, seed=3):
+    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
+
+
+def tables(length, half, dtype=np.float32):
+    """Return cosines and sines of rotary embeddings, [length, half]."""
+    angles = np.arange(length)[:, None] * 0.3 ** np.arange(half)[None]
+    return np.cos(angles).astype(dtype), np.sin(angles).astype(dtype)
 
 
 def model_of(

@@ -1,18 +1,263 @@
-"""Attention of onnxruntime with caches, and with its own projections."""
+"""Attention of onnx and onnxruntime, and written out, with caches and projections or without."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from comparison import MICROSOFT, check, converted, model_of
+from comparison import (
+    DTYPES,
+    MICROSOFT,
+    PROVIDERS,
+    TOLERANCE,
+    check,
+    converted,
+    model_of,
+    normal,
+    run,
+    tables,
+)
 from onnx import helper
 
 FUSED = {"NPUFusedInferAttentionScore": 1}
 BATCH, HEADS, SIZE, NEW, PAST = 2, 4, 16, 3, 5
 
 
-def normal(*shape, scale=1.0, seed=3):
-    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(np.float32)
+@DTYPES
+@pytest.mark.parametrize("mask", [None, (3, 7), (1, 1, 3, 7), (2, 1, 3, 7)])
+@pytest.mark.parametrize("kind", ["bool", "added"])
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_attention(tmp_path, mask, kind, kv_heads, dtype):
+    inputs = {
+        "q": normal(2, 4, 3, 16, dtype=dtype, seed=1),
+        "k": normal(2, kv_heads, 7, 16, dtype=dtype, seed=2),
+        "v": normal(2, kv_heads, 7, 16, dtype=dtype, seed=3),
+    }
+    if mask is not None and kind == "added":
+        inputs["m"] = normal(*mask, dtype=dtype, scale=2, seed=4)
+    elif mask is not None:
+        inputs["m"] = np.random.default_rng(4).random(mask) > 0.4
+        inputs["m"][..., 0] = True
+    node = helper.make_node("Attention", list(inputs), ["y"], scale=0.3)
+    model = model_of([node], inputs, {"y": dtype}, opset=23)
+    check(model, tmp_path, inputs, FUSED, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("mask", ["visible", "hidden", "added", "none"])
+@pytest.mark.parametrize("guard", [None, "IsNaN", "count"])
+@pytest.mark.parametrize("scaled", ["both", "query", "Div"])
+def test_attention_written_out(tmp_path, mask, guard, scaled):
+    def node(op_type, inputs, output, **attributes):
+        return helper.make_node(op_type, inputs, [output], **attributes)
+
+    if mask in ("none", "added") and guard == "count":
+        pytest.skip("there is nothing to count")
+    grouped = [
+        node("Unsqueeze", ["k", "two"], "k5"),
+        node("Expand", ["k5", "five"], "k_wide"),
+        node("Reshape", ["k_wide", "four"], "keys"),
+        node("Unsqueeze", ["v", "two"], "v5"),
+        node("Expand", ["v5", "five"], "v_wide"),
+        node("Reshape", ["v_wide", "four"], "values"),
+        node("Transpose", ["keys"], "kt", perm=[0, 1, 3, 2]),
+    ]
+    q, k = "q", "kt"
+    scaling = []
+    if scaled in ("both", "query"):
+        scaling.append(node("Mul", ["q", "factor"], "q_scaled"))
+        q = "q_scaled"
+    if scaled == "both":
+        scaling.append(node("Mul", ["factor", "kt"], "k_scaled"))
+        k = "k_scaled"
+    scores = [node("MatMul", [q, k], "product")]
+    last = "product"
+    if scaled == "Div":
+        scores.append(node("Div", [last, "factor"], "divided"))
+        last = "divided"
+    if mask == "visible":
+        scores.append(node("Where", ["m", "zero", "least"], "bias"))
+    elif mask == "hidden":
+        scores += [
+            node("Not", ["m"], "not"),
+            node("Cast", ["not"], "flags", to=1),
+            node("Mul", ["flags", "least"], "bias"),
+        ]
+    elif mask == "added":  # as older exporters of BERT write it, and biases by position
+        scores += [
+            node("Cast", ["m"], "ones", to=1),
+            node("Sub", ["one", "ones"], "flags"),
+            node("Mul", ["flags", "least"], "least_hidden"),
+            node("Add", ["least_hidden", "by_head"], "bias"),
+        ]
+    if mask != "none":
+        scores.append(node("Add", ["bias", last], "masked"))
+        last = "masked"
+    scores.append(node("Softmax", [last], "weights", axis=-1))
+    last = "weights"
+    if guard == "IsNaN":
+        scores.append(node("IsNaN", [last], "test"))
+    elif guard == "count":
+        scores += [
+            node("Cast", ["m"], "ones", to=1),
+            node("ReduceSum", ["ones", "axes"], "count", keepdims=1),
+            node("Less", ["count", "one"], "test"),
+        ]
+    if guard:
+        scores.append(node("Where", ["test", "zero", last], "guarded"))
+        last = "guarded"
+    nodes = [*grouped, *scaling, *scores, node("MatMul", [last, "values"], "y")]
+    weights = {
+        "two": np.array([2]),
+        "five": np.array([2, 2, 2, 7, 16]),
+        "four": np.array([2, 4, 7, 16]),
+        "axes": np.array([-1]),
+        "factor": np.float32(0.7),
+        "zero": np.float32(0),
+        "one": np.float32(1),
+        "least": np.float32(-1e4 if mask == "added" else -3e38),
+        "by_head": normal(4, 3, 7, seed=5),
+    }
+    inputs = {
+        "q": normal(2, 4, 3, 16, seed=1),
+        "k": normal(2, 2, 7, 16, seed=2),
+        "v": normal(2, 2, 7, 16, seed=3),
+        "m": np.random.default_rng(4).random((2, 1, 1, 7)) > 0.4,
+    }
+    inputs["m"][..., 0] = True
+    model = model_of(nodes, inputs, {"y": np.float32}, weights)
+    check(model, tmp_path, inputs, FUSED, 1e-5)
+
+
+def test_causal_attention(tmp_path):
+    inputs = {n: normal(2, 4, 5, 16, seed=i) for i, n in enumerate("qkv")}
+    node = helper.make_node("Attention", list(inputs), ["y"], is_causal=1)
+    model = model_of([node], inputs, {"y": np.float32}, opset=23)
+    check(model, tmp_path, inputs, FUSED, 1e-5)
+
+
+def gqa(
+    dtype, *, packed, width, interleaved=0, window=-1, batch=1, length=1, past=4, held=None,
+    added=None,
+):  # fmt: skip
+    """Return a model of GroupQueryAttention and its inputs; rows hold ``held`` tokens before.
+
+    ``added`` is the shape of what is added to the scores.
+    """
+    heads, kv_heads, size, longest = 4, 2, 16, past + length
+    held = [past] * batch if held is None else held
+    lengths = np.array([n + length - 1 if past else length - 1 for n in held], np.int32)
+    shapes = {"query": heads * size, "key": kv_heads * size, "value": kv_heads * size}
+    if packed:
+        shapes = {"query": sum(shapes.values())}
+    inputs = {
+        name: normal(batch, length, columns, dtype=dtype, seed=i)
+        for i, (name, columns) in enumerate(shapes.items())
+    }
+    caches = {
+        f"past_{name}": normal(batch, kv_heads, past, size, dtype=dtype, seed=i)
+        for i, name in enumerate(("key", "value"), 7)
+    }
+    inputs |= caches
+    cos, sin = tables(40, width // 2, dtype)
+    names = ["query", "" if packed else "key", "" if packed else "value", *caches]
+    names += ["lengths", "total", "cos" if width else "", "sin" if width else ""]
+    if added is not None:
+        inputs["bias"] = normal(*added, dtype=dtype, scale=2, seed=9)
+        names += ["", "bias"]
+    node = helper.make_node(
+        "GroupQueryAttention",
+        names,
+        ["y", "present_key", "present_value"],
+        domain=MICROSOFT,
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        do_rotary=int(width > 0),
+        rotary_interleaved=interleaved,
+        local_window_size=window,
+    )
+    weights = {"lengths": lengths, "total": np.array([longest], np.int32)}
+    weights |= {"cos": cos, "sin": sin} if width else {}
+    outputs = dict.fromkeys(("y", "present_key", "present_value"), dtype)
+    return model_of([node], inputs, outputs, weights), inputs
+
+
+@DTYPES
+@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize(
+    ("width", "interleaved", "window"), [(0, 0, -1), (16, 0, -1), (16, 1, -1), (16, 0, 3)]
+)
+@pytest.mark.parametrize(("batch", "length", "past"), [(2, 5, 0), (2, 1, 6), (1, 3, 6)])
+def test_group_query_attention(
+    tmp_path, batch, length, past, width, interleaved, window, packed, dtype
+):
+    model, inputs = gqa(
+        dtype,
+        packed=packed,
+        width=width,
+        interleaved=interleaved,
+        window=window,
+        batch=batch,
+        length=length,
+        past=past,
+    )
+    # Heads that come packed are rotated together.
+    nodes = {**FUSED, "NPURotaryMul": 1 if packed else 2} if width else FUSED
+    check(model, tmp_path, inputs, nodes, TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (2, 4)])
+@pytest.mark.parametrize(("window", "length", "past"), [(-1, 5, 0), (3, 5, 0), (-1, 1, 6)])
+def test_group_query_attention_with_a_bias(tmp_path, window, length, past, shape):
+    model, inputs = gqa(
+        np.float32, packed=True, width=16, window=window, batch=2, length=length, past=past,
+        added=(*shape, length, length + past),
+    )  # fmt: skip
+    check(model, tmp_path, inputs, {**FUSED, "NPURotaryMul": 1}, 1e-5)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("mask", ["none", "padding", "added", "causal"])
+def test_multi_head_attention(tmp_path, mask, bias):
+    inputs = {
+        "q": normal(2, 3, 64, seed=1),
+        "k": normal(2, 3 if mask == "causal" else 7, 64, seed=2),
+        "v": normal(2, 3 if mask == "causal" else 7, 32, seed=3),
+    }
+    weights = {"b": normal(160, seed=4)} if bias else {}
+    names = ["q", "k", "v", "b" if bias else "", "", ""]
+    if mask == "padding":
+        names[4] = "padding"
+        inputs["padding"] = np.array([[1] * 7, [1] * 4 + [0] * 3], np.int32)
+    elif mask == "added":
+        names[5] = "added"
+        inputs["added"] = normal(1, 4, 3, 7, scale=2, seed=5)
+    node = helper.make_node(
+        "MultiHeadAttention",
+        names,
+        ["y"],
+        domain=MICROSOFT,
+        num_heads=4,
+        scale=0.3,
+        unidirectional=int(mask == "causal"),
+    )
+    model = model_of([node], inputs, {"y": np.float32}, weights)
+    check(model, tmp_path, inputs, FUSED, 1e-5)
+
+
+def test_group_query_attention_of_rows_of_other_lengths(tmp_path):
+    model, inputs = gqa(
+        np.float32, packed=True, width=16, batch=3, length=1, past=6, held=[6, 2, 4]
+    )
+    _, path = converted(model, tmp_path)
+    expected = run(model, PROVIDERS[1], inputs)
+    for provider in PROVIDERS:
+        actual = run(path, provider, inputs)
+        np.testing.assert_allclose(actual[0], expected[0], rtol=0, atol=1e-5)
+        for cache, wanted in zip(actual[1:], expected[1:], strict=True):
+            assert cache.shape == wanted.shape
+            for row, tokens in enumerate((7, 3, 5)):  # behind them nothing is defined
+                np.testing.assert_allclose(
+                    cache[row, :, :tokens], wanted[row, :, :tokens], rtol=0, atol=1e-5
+                )
 
 
 def mask_of(kind, total):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime_npu
 import pytest
-from comparison import MICROSOFT, PROVIDERS, check, converted, model_of, run
+from comparison import MICROSOFT, PROVIDERS, check, converted, model_of, normal, run
 from onnx import helper
 from onnxruntime import InferenceSession
 
@@ -16,10 +16,6 @@ FUSED = {
     "NPUGroupedMatmul": 2,
     "NPUMoeFinalizeRouting": 1,
 }
-
-
-def normal(*shape, scale=1.0, seed=3, dtype=np.float32):
-    return (np.random.default_rng(seed).standard_normal(shape) * scale).astype(dtype)
 
 
 def inputs_of(shape, dtype=np.float32):
