@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_upstream_nodes import Row, check_node
+from upstream_nodes import Row, check_node
 
 _GENERATOR = torch.Generator().manual_seed(11)
 
