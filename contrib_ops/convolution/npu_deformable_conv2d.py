@@ -3,6 +3,8 @@
 Source: torch_npu.npu_deformable_conv2d, npu_deformable_conv2dbk.
 """
 
+import math
+
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
 _NAME = "npu_deformable_conv2d"
@@ -129,7 +131,8 @@ def _sampled(input, offset, kernel_size, stride, padding, dilation, deformable_g
             weight = (part_y if above else 1 - part_y) * (part_x if right else 1 - part_x)
             here = inside[:, :, None]
             total = total + torch.where(here, values * weight[:, :, None], 0.0)
-    return total * mask[:, :, None]
+    nowhere = (y.isnan() | x.isnan())[:, :, None]
+    return torch.where(nowhere, math.nan, total) * mask[:, :, None]
 
 
 def _convolve(input, weight, offset, bias, kernel_size, stride, padding, dilation, groups, dg):
@@ -169,7 +172,7 @@ def reference(
     deformable_groups: for each group and tap (i, j) dx, then likewise dy, then the mask; bias:
     [Co]; all of one dtype. stride, dilation: [1, 1, h, w]; padding: top, bottom, left, right. A
     sample at (oh, ow) is mask * the bilinear value at (oh stride - top + i dilation + dy, ..),
-    where pixels outside count 0. Computed in float32.
+    where pixels outside count 0; what is read at a NaN is NaN. Computed in float32.
     """
     numbers = kernel_size, stride, padding, dilation, groups, deformable_groups
     _check(input, weight, offset, bias, *numbers, modulated)
