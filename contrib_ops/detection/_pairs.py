@@ -29,11 +29,11 @@ def corners(boxes, centre):
     return (a - c / 2, b - d / 2, a + c / 2, b + d / 2) if centre else (a, b, c, d)
 
 
-def intersection(a, b):
-    """Return the common area of boxes given as corners."""
+def intersection(a, b, longer=0.0):
+    """Return the common area of boxes given as corners, its sides longer by a number."""
     width = torch.minimum(a[2], b[2]) - torch.maximum(a[0], b[0])
     height = torch.minimum(a[3], b[3]) - torch.maximum(a[1], b[1])
-    return width.clamp(min=0) * height.clamp(min=0)
+    return (width + longer).clamp(min=0) * (height + longer).clamp(min=0)
 
 
 def enclosing_sides(a, b):
@@ -82,9 +82,11 @@ def body_sides(b, a, c, low, high):
     return [b.Sub(high(a[i + 2], c[i + 2]), low(a[i], c[i])) for i in (0, 1)]
 
 
-def body_intersection(b, a, c):
-    """Build the common area of boxes given as corners."""
+def body_intersection(b, a, c, longer=0.0):
+    """Build the common area of boxes given as corners, its sides longer by a number."""
     width, height = body_sides(b, a, c, b.Max, b.Min)
+    if longer:
+        width, height = b.Add(width, longer), b.Add(height, longer)
     return b.Mul(b.Max(width, 0.0), b.Max(height, 0.0))
 
 

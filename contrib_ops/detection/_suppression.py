@@ -18,8 +18,8 @@ def check_count(op, name, count):
     )
 
 
-def overlaps(corners, threshold, floor=0.0):
-    """Return [n, n]: which boxes overlap which by more than the threshold.
+def overlaps(corners, threshold, floor=0.0, ties=False):
+    """Return [n, n]: which boxes overlap which by more than the threshold, or as much with ties.
 
     corners: x1, y1, x2, y2 or y1, x1, y2, x2, each [n], in order; a box without area or with NaN
     overlaps none.
@@ -30,7 +30,8 @@ def overlaps(corners, threshold, floor=0.0):
     areas = (corners[2] - corners[0]) * (corners[3] - corners[1])
     both = width * height
     union = (areas[:, None] + areas[None] - both).clamp(min=floor)
-    return (width > 0) & (height > 0) & (both / union > threshold)
+    exceeds = torch.ge if ties else torch.gt
+    return (width > 0) & (height > 0) & exceeds(both / union, threshold)
 
 
 def keep_greedily(suppresses, candidates):

@@ -1,8 +1,9 @@
 """Boxes from deltas and regions, the inverse of npu_bounding_box_encode.
 
 Source: torch_npu.npu_bounding_box_decode. The newest device generation clips to [0, W] and [0, H],
-gives 0 for NaN and ignores wh_ratio_clip. This is the rule of the generations before it, on which
-detectors in the field were trained and of which torch_npu publishes values.
+gives 0 for NaN and ignores wh_ratio_clip, which ORT_NPU_GENERATION=newest asks for. The default is
+the rule of the generations before it, on which detectors in the field were trained and of which
+torch_npu publishes values.
 """
 
 import math
@@ -10,6 +11,7 @@ import math
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
 from ._boxes import BOX_FLOATS, body_columns, body_pixel_box, check_rows, pixel_box
+from ._generation import is_newest
 from ._normalisation import FOUR_MEANS_AND_STDS, four
 
 op = npu_op(
@@ -19,6 +21,16 @@ op = npu_op(
     dtypes={"rois": BOX_FLOATS, "deltas": BOX_FLOATS, "y": BOX_FLOATS},
     attribute_names={"max_shape": "max_shapes"},
 )
+
+
+def _greatest_scale(wh_ratio_clip):
+    return math.inf if is_newest() else abs(math.log(wh_ratio_clip))
+
+
+def _ends(max_shape):
+    """Return what x1, y1, x2 and y2 are at most."""
+    height, width = (float(size - (not is_newest())) for size in max_shape)
+    return [width, height] * 2
 
 
 @op.reference
@@ -58,13 +70,13 @@ def reference(
         d * s + m for d, m, s in zip(wide(deltas).unbind(1), means, stds, strict=True)
     )
     px, py, pw, ph = pixel_box(rois)
-    most = abs(math.log(wh_ratio_clip))
+    most = _greatest_scale(wh_ratio_clip)
     gx, gy = px + pw * dx, py + ph * dy
     gw, gh = pw * dw.clamp(-most, most).exp(), ph * dh.clamp(-most, most).exp()
     corners = gx - gw / 2 + 0.5, gy - gh / 2 + 0.5, gx + gw / 2 - 0.5, gy + gh / 2 - 0.5
-    height, width = max_shape
-    ends = (width - 1, height - 1) * 2
-    clipped = [c.clamp(0, end) for c, end in zip(corners, ends, strict=True)]
+    clipped = [c.clamp(0, end) for c, end in zip(corners, _ends(max_shape), strict=True)]
+    if is_newest():
+        clipped = [torch.where(c.isnan(), 0.0, c) for c in clipped]
     return torch.stack(clipped, 1).to(rois.dtype)
 
 
@@ -74,15 +86,16 @@ def body(b, call, rois, deltas):
     scaled = b.Add(b.Mul(b.Cast(deltas, to="float32"), stds), means)
     dx, dy, dw, dh = body_columns(b, scaled)
     px, py, pw, ph = body_pixel_box(b, rois)
-    most = abs(math.log(call.attrs["wh_ratio_clip"]))
+    most = _greatest_scale(call.attrs["wh_ratio_clip"])
     gx, gy = b.Add(px, b.Mul(pw, dx)), b.Add(py, b.Mul(ph, dy))
     half = [
         b.Sub(b.Mul(b.Mul(p, b.Exp(b.Max(b.Min(d, most), -most))), 0.5), 0.5)
         for p, d in ((pw, dw), (ph, dh))
     ]
     corners = [b.Sub(gx, half[0]), b.Sub(gy, half[1]), b.Add(gx, half[0]), b.Add(gy, half[1])]
-    height, width = call.attrs["max_shapes"]
-    ends = [float(width - 1), float(height - 1)] * 2
+    if is_newest():
+        corners = [b.Where(b.IsNaN(c), b.const(0.0, "float32"), c) for c in corners]
+    ends = _ends(call.attrs["max_shapes"])
     clipped = [b.Max(b.Min(c, end), 0.0) for c, end in zip(corners, ends, strict=True)]
     return b.Cast(b.Concat(*clipped, axis=1), to=call.dtype("rois"))
 

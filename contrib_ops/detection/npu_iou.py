@@ -1,12 +1,14 @@
 """Overlap of every box with every ground truth box. Source: torch_npu.npu_iou, npu_ptiou.
 
-Device generations differ: the newest one adds 0.01 to the sides of the intersection, too. This is
-the rule of the generations before it, with which detectors in the field were trained, in float32.
+Device generations differ: the newest one adds 0.01 to the sides of the intersection, too, which
+ORT_NPU_GENERATION=newest asks for. The default is the rule of the generations before it, with which
+detectors in the field were trained, in float32.
 """
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, wide
 
 from ._boxes import BOX_FLOATS
+from ._generation import is_newest
 from ._pairs import body_corners, body_intersection, check_mode, intersection
 
 op = npu_op(
@@ -17,6 +19,10 @@ op = npu_op(
 )
 
 _SIDE = 0.01  # what a side counts more than its length
+
+
+def _common_side():
+    return _SIDE if is_newest() else 0.0
 
 
 @op.reference
@@ -36,7 +42,7 @@ def reference(bboxes, gtboxes, mode=0):
     box = [v[None] for v in wide(bboxes).unbind(1)]
     truth = [v[:, None] for v in wide(gtboxes).unbind(1)]
     of_box, of_truth = ((v[2] - v[0] + _SIDE) * (v[3] - v[1] + _SIDE) for v in (box, truth))
-    both = intersection(box, truth)
+    both = intersection(box, truth, _common_side())
     return (both / (of_truth if mode else of_box + of_truth - both)).to(bboxes.dtype)
 
 
@@ -48,7 +54,7 @@ def body(b, call, bboxes, gtboxes):
         b.Mul(b.Add(b.Sub(v[2], v[0]), _SIDE), b.Add(b.Sub(v[3], v[1]), _SIDE))
         for v in (box, truth)
     )
-    both = body_intersection(b, box, truth)
+    both = body_intersection(b, box, truth, _common_side())
     area = of_truth if call.attrs["mode"] else b.Sub(b.Add(of_box, of_truth), both)
     return b.Cast(b.Div(both, area), to=call.dtype("bboxes"))
 

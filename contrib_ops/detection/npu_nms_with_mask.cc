@@ -2,11 +2,14 @@
 // npu_nms_with_mask.py.
 #include "contrib_ops/detection/npu_nms_with_mask.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/output_or_room.h"
+#include "ep/runtime/environment.h"
 
 namespace npu {
 namespace {
@@ -20,7 +23,8 @@ constexpr int64_t kColumns = 5;  // of a result
 
 class NmsWithMaskKernel final : public Kernel {
  public:
-  explicit NmsWithMaskKernel(const KernelInfo& info) : overlap_(info.attributes.Float("iou_threshold")) {}
+  explicit NmsWithMaskKernel(const KernelInfo& info)
+      : overlap_(info.attributes.Float("iou_threshold")), ties_(GenerationFromEnvironment() == Generation::kOlder) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView rows = ctx.Input(In::input);
@@ -33,7 +37,7 @@ class NmsWithMaskKernel final : public Kernel {
     const TensorView numbers = OutputOrRoom(ctx, Out::selected_idx, DType::kInt32, {n});
     const TensorView mask = OutputOrRoom(ctx, Out::selected_mask, DType::kUInt8, {n});
     if (n == 0) return;
-    ctx.Launch(kOp, [=, of = FloatValues(ctx, rows), overlap = static_cast<float>(overlap_)] {
+    ctx.Launch(kOp, [=, of = FloatValues(ctx, rows), overlap = Exceeded()] {
       const float* values = of.Load(kOp);
       const size_t bytes = BytesFor(rows.dtype, kColumns), step = BytesFor(rows.dtype, columns);
       ChosenBoxes taken(overlap);
@@ -47,7 +51,14 @@ class NmsWithMaskKernel final : public Kernel {
   }
 
  private:
+  // What an overlap must exceed: for one of at least the threshold, the float below it.
+  float Exceeded() const {
+    const auto overlap = static_cast<float>(overlap_);
+    return ties_ ? std::max(std::nextafter(overlap, 0.0f), 0.0f) : overlap;
+  }
+
   double overlap_;
+  bool ties_;
 };
 
 NPU_KERNEL(NPUNmsWithMask, NmsWithMaskKernel);

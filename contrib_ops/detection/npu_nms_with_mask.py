@@ -1,12 +1,15 @@
 """Which of boxes that are sorted by score others suppress. Source: torch_npu.npu_nms_with_mask.
 
-Sides count without one pixel more, and a box that overlaps by exactly the threshold stays, as in
-the kernels of which upstream has the source.
+Sides count without one pixel more. Device generations differ in a box that overlaps by exactly the
+threshold: it stays, as on the newest one, which is the rule of torchvision's nms as well. On the
+ones before, and with ORT_NPU_GENERATION=older, it goes.
 """
 
+import numpy as np
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
 from ._boxes import BOX_FLOATS
+from ._generation import is_older
 from ._suppression import check_overlap, keep_greedily, overlaps
 
 op = npu_op(
@@ -37,9 +40,16 @@ def reference(input, iou_threshold):
     check_overlap("npu_nms_with_mask", "iou_threshold", iou_threshold)
     corners = wide(input)[:, :4].unbind(1)
     everyone = torch.ones_like(corners[0], dtype=torch.bool)
-    keep = keep_greedily(overlaps(corners, iou_threshold), everyone)
+    keep = keep_greedily(overlaps(corners, iou_threshold, ties=is_older()), everyone)
     numbers = torch.arange(input.shape[0], dtype=torch.int32, device=input.device)
     return input[:, :5].clone(), numbers, keep.to(torch.uint8)
+
+
+def _exceeded(threshold):
+    """Return what an overlap must exceed: for ties to count, the number of float32 below."""
+    if not is_older() or threshold == 0:
+        return threshold
+    return float(np.nextafter(np.float32(threshold), np.float32(0)))
 
 
 @op.function
@@ -56,7 +66,7 @@ def body(b, call, input):
         b.Unsqueeze(corners, [0]),
         b.Unsqueeze(b.Neg(b.Cast(numbers, to="float32")), [0, 1]),
         b.const([2**31 - 1], "int64"),
-        b.const([call.attrs["iou_threshold"]], "float32"),
+        b.const([_exceeded(call.attrs["iou_threshold"])], "float32"),
     )
     places = b.Slice(chosen, [2], [3], [1])
     none = b.Cast(b.Mul(numbers, 0), to="uint8")

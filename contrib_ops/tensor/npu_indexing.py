@@ -1,7 +1,7 @@
 """TensorFlow's StridedSlice, with its masks. Source: torch_npu.npu_indexing.
 
 Older device generations size the result without looking at the masks; here, as on the newest, they
-have their full meaning. Without masks all agree.
+have their full meaning. Without masks all agree, so that a call without them has the older shape.
 """
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch

@@ -2,7 +2,8 @@
 
 The newest device generation takes num_classes for the number of classes and follows the type of
 on_value. Here, as on the generations before it and in their published values, it is the axis of
-the classes, and the result is float32.
+the classes, and the result is float32. What the newest gives for num_classes=n is
+npu_one_hot(self, -1, n, on_value, off_value), converted to the type of on_value.
 """
 
 from onnxruntime_npu.opdef import INDICES, Sample, check, npu_op, torch

@@ -91,6 +91,12 @@ Isa ParseIsa(const char* name, const std::string& value) {
   Reject(name, value, expected);
 }
 
+Generation ParseGeneration(const char* name, const std::string& value) {
+  if (value == "older") return Generation::kOlder;
+  if (value != "newest") Reject(name, value, "older or newest");
+  return Generation::kNewest;
+}
+
 std::optional<std::string> BackendNameFromEnvironment() { return Get("ORT_NPU_BACKEND"); }
 
 int DeviceCountFromEnvironment() {
@@ -141,6 +147,12 @@ bool FaultInjectionFromEnvironment() {
 bool GuardMemoryFromEnvironment() {
   const auto value = Get("ORT_NPU_GUARD_MEMORY");
   return value && ParseSwitch("ORT_NPU_GUARD_MEMORY", *value);
+}
+
+std::optional<Generation> GenerationFromEnvironment() {
+  const auto value = Get("ORT_NPU_GENERATION");
+  if (!value) return std::nullopt;
+  return ParseGeneration("ORT_NPU_GENERATION", *value);
 }
 
 }  // namespace npu

@@ -18,6 +18,10 @@ bool ParseSwitch(const char* name, const std::string& value);
 LogLevel ParseLogLevel(const char* name, const std::string& value);
 Isa ParseIsa(const char* name, const std::string& value);
 
+// The devices whose rule an operator follows that generations of devices define in different ways.
+enum class Generation { kOlder, kNewest };
+Generation ParseGeneration(const char* name, const std::string& value);
+
 inline constexpr int kMaxDevices = 64;
 inline constexpr int kMaxThreads = 1024;
 
@@ -32,5 +36,6 @@ LogLevel LogLevelFromEnvironment();                       // ORT_NPU_LOG, defaul
 bool CpuFallbackDisabledFromEnvironment();                // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0
 bool FaultInjectionFromEnvironment();                     // ORT_NPU_FAULT_INJECTION, default 0
 bool GuardMemoryFromEnvironment();                        // ORT_NPU_GUARD_MEMORY, default 0
+std::optional<Generation> GenerationFromEnvironment();    // ORT_NPU_GENERATION; without: as each operator says
 
 }  // namespace npu

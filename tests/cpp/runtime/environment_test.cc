@@ -52,6 +52,10 @@ TEST_CASE("counts, switches and levels are parsed") {
   CHECK_THROWS_AS(ParseSwitch("V", "yes"), Error);
   CHECK(ParseLogLevel("V", "debug") == LogLevel::kDebug);
   CHECK_THROWS_AS(ParseLogLevel("V", "verbose"), Error);
+  CHECK(ParseGeneration("V", "older") == Generation::kOlder);
+  CHECK(ParseGeneration("V", "newest") == Generation::kNewest);
+  CHECK(MessageOf([] { ParseGeneration("ORT_NPU_GENERATION", "950"); }) ==
+        "environment variable ORT_NPU_GENERATION: expected older or newest, got '950'");
   CHECK(ParseIsa("V", "portable") == Isa::kPortable);
 #if defined(__x86_64__)
   CHECK(ParseIsa("V", "avx2") == Isa::kAvx2);

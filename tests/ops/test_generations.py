@@ -1,0 +1,93 @@
+"""Operators that follow another generation of devices with ORT_NPU_GENERATION, on every path.
+
+The variable is read once, so that each of its values has a process of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+NAN = float("nan")
+# npu_iou: sides longer by 0.01, of areas and, on the newest generation, of intersections; the
+# first truth has no height, and the second is the second box. 0.1001 / 100.2001 = 0.000999.
+BOXES = [[0, 0, 10, 10], [10, 10, 20, 20]]
+TRUTHS = [[0, 10, 10, 10], [10, 10, 20, 20]]
+OVERLAPS = {
+    "older": [[0, 0], [0, 0.996014]],
+    "newest": [[0.000999, 0.0001 / 100.3001], [0.0001 / (2 * 100.2001 - 0.0001), 1]],
+}
+# npu_bounding_box_decode: the first row is of torch_npu's published values; the newest generation
+# does not limit its size, so that it covers the image.
+REGIONS, DELTAS = [[1, 2, 3, 4], [1, 2, 3, 4]], [[5, 6, 7, 8], [NAN, 0, 0, 0]]
+DECODED = {
+    "older": [[2.5, 6.5, 9, 9], [NAN, 2, NAN, 4]],
+    "newest": [[0, 0, 10, 10], [0, 2, 0, 4]],
+}
+# npu_nms_with_mask: the second box overlaps the first by 8 / 16; the third touches it.
+ROWS = [[0, 0, 4, 4, 0.9], [0, 0, 4, 2, 0.8], [4, 0, 8, 4, 0.7]]
+KEPT = {"older": [1, 0, 1], "newest": [1, 1, 1]}
+
+_CODE = """
+import sys
+sys.path.insert(0, {folder!r})
+import torch
+from onnxruntime_npu.opdef import Sample, all_ops
+from op_paths import CPU, NPU, bind, eager, eager_npu, make_model, run_model
+
+nan = float("nan")
+
+def check(name, want, position, *arguments, **keywords):
+    op = all_ops()[name]
+    sample = Sample(*arguments, **keywords)
+    want = torch.tensor(want)
+    paths = (
+        lambda: op.call_reference(**bind(op, sample)),
+        lambda: eager(op, sample),
+        lambda: eager_npu(op, sample),
+        lambda: run_model(make_model(op, sample, body=False), NPU, op, sample),
+        lambda: run_model(make_model(op, sample, body=True), CPU, op, sample),
+    )
+    for path in paths:
+        got = path()[position].cpu()
+        # The values above are rounded to six places.
+        torch.testing.assert_close(got.float(), want.float(), rtol=0, atol=1e-6, equal_nan=True)
+
+def tensor(values):
+    return torch.tensor(values, dtype=torch.float32)
+
+check("npu_iou", {overlaps}, 0, tensor({boxes}), tensor({truths}))
+plain = [0.0] * 4 + [1.0] * 4
+check("npu_bounding_box_decode", {decoded}, 0, tensor({regions}), tensor({deltas}), *plain,
+      [10, 10], 0.1)
+for overlap, kept in ((0.5, {kept}), (0.0, [1, 0, 1])):
+    check("npu_nms_with_mask", kept, 2, tensor({rows}), overlap)
+print("agree")
+"""
+
+
+@pytest.mark.parametrize("generation", ["older", "newest"])
+def test_every_path_follows_the_generation(run_python, generation: str) -> None:
+    code = _CODE.format(
+        folder=str(Path(__file__).parent),
+        overlaps=OVERLAPS[generation],
+        boxes=BOXES,
+        truths=TRUTHS,
+        decoded=DECODED[generation],
+        regions=REGIONS,
+        deltas=DELTAS,
+        rows=ROWS,
+        kept=KEPT[generation],
+    )
+    status, output = run_python(code, ORT_NPU_GENERATION=generation)
+    assert status == 0, output
+    assert output.endswith("agree\n")
+
+
+def test_another_name_is_refused(run_python) -> None:
+    status, output = run_python(
+        "from onnxruntime_npu.opdef import all_ops; all_ops()", ORT_NPU_GENERATION="950"
+    )
+    assert status == 1
+    assert "ORT_NPU_GENERATION: expected older or newest, got '950'" in output
