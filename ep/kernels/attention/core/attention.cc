@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/core/engine.h"
+#include "ep/kernels/attention/core/key_value_rows.h"
 #include "ep/kernels/attention/core/query_rows.h"
 
 namespace npu::attention {
@@ -134,12 +135,20 @@ void Attention::Run(void* workspace) const {
   auto* partials = static_cast<float*>(workspace);
   char* scratch = static_cast<char*>(workspace) + partials_bytes_;
   std::atomic<size_t> next{0};
-  // One call per thread, each with its own scratch, takes items until none is left.
+  // One call per thread, each with its own scratch, takes items until none is left. An item of few rows takes little
+  // more than the latency of memory, so the next one is taken before it runs, and its keys are on their way meanwhile.
   ParallelFor(threads_, 1, [&](int64_t thread, int64_t) {
-    for (size_t i = next++; i < items_.size(); i = next++) {
+    void* own = scratch + static_cast<size_t>(thread) * scratch_bytes_;
+    for (size_t i = next++, after; i < items_.size(); i = after) {
       const Item& item = items_[i];
-      const auto run = item.rows <= kNarrowRows ? narrow_ : panel_;
-      run(problem_, item, partials, scratch + static_cast<size_t>(thread) * scratch_bytes_);
+      if (item.rows > kNarrowRows) {
+        panel_(problem_, item, partials, own);
+        after = next++;
+        continue;
+      }
+      after = next++;
+      if (after < items_.size()) AskForFirstRows(problem_, items_[after]);
+      narrow_(problem_, item, partials, own);
     }
   });
   if (partials_bytes_ == 0) return;

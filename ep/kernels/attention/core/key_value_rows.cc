@@ -110,4 +110,25 @@ void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, floa
   for (int64_t i = 0; i < at.count; ++i) dequantise(i, to + i * stride);
 }
 
+void AskForFirstRows(const Problem& p, const Item& item) {
+  constexpr int kForReading = 0, kSecondLevel = 2;
+  constexpr int64_t kKeys = 32;  // these keep a core's requests busy; an item asks for its later keys itself
+  if (p.mask != nullptr) return;
+  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
+  const int64_t end = std::min(item.key_end, item.key_begin + kKeys);
+  const auto ask = [&](const KeyOperand& operand, int64_t columns) {
+    if (operand.rows.chunk != 0) return;
+    const int64_t width = BitsOf(operand.rows.dtype);
+    const int64_t bytes = columns * (operand.rows.dtype == DType::kInt32 ? 4 : width) / 8;
+    ForEachStretch(p, s, operand, item.key_head, item.key_begin, end, [&](const Stretch& at) {
+      for (int64_t i = 0; i < at.count; ++i) {
+        const char* row = at.data + i * at.row_stride * width / 8;
+        for (int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(row + b, kForReading, kSecondLevel);
+      }
+    });
+  };
+  ask(Keys(p, s), p.head_size);
+  ask(Values(p, s), p.value_size);
+}
+
 }  // namespace npu::attention

@@ -93,10 +93,11 @@ class NarrowItem {
   void AskForFirstKeys() const {
     const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
     if (n <= 0 || p_.mask != nullptr) return;
-    int64_t stride = 0;
-    const T* keys = KeysInPlace(item_.key_begin, n, &stride);
-    RowsAhead ahead(keys, stride, b_.key_stride);
-    for (int64_t j = 0; j < n; ++j) ahead.AskForRow();
+    if (!keys_in_place_) return;
+    ForEachStretch(p_, s_, Keys(p_, s_), item_.key_head, item_.key_begin, item_.key_begin + n, [&](const Stretch& at) {
+      RowsAhead ahead = Ahead(at, b_.key_stride);
+      for (int64_t j = 0; j < at.count; ++j) ahead.AskForRow();
+    });
   }
 
   void Begin() {
@@ -122,54 +123,62 @@ class NarrowItem {
       n = seen.end - seen.begin;
       if (n == 0) return;
     }
-    int64_t key_stride = 0, value_stride = 0;
-    const T* keys = KeysInPlace(begin, n, &key_stride);
-    const T* values = ValuesInPlace(begin, n, &value_stride);
-    const bool keys_in_place = keys != nullptr;
-    if (!keys_in_place) {
+    if (keys_in_place_) {
+      ForEachStretch(p_, s_, Keys(p_, s_), item_.key_head, begin, begin + n, [&](const Stretch& at) {
+        ScoreKeys(at.row<T>(0), at.row_stride, at.first - begin, at.count, ValuesAhead(at.first, at.count));
+      });
+    } else {
       CopyKeys(p_, s_, item_.key_head, begin, begin + n, b_.keys, b_.key_stride);
-      keys = b_.keys;
+      ScoreKeys(b_.keys, b_.key_stride, 0, n, ValuesAhead(begin, n));
     }
-    RowsAhead ahead(values, value_stride, b_.value_stride);
-    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
-      Scores<rows>(r, keys, key_stride, n, ahead);
-      ahead = {};
-    });
     for (int64_t r = 0; r < item_.rows; ++r) Normalise(r, begin, n);
 
-    if (values == nullptr) {
+    if (values_in_place_) {
+      ForEachStretch(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, [&](const Stretch& at) {
+        AddValues(at.row<T>(0), at.row_stride, at.first - begin, at.count, KeysAhead(at.first + n, at.count));
+      });
+    } else {
       CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
       ClearTails(b_.values, n, p_.value_size, b_.value_stride);
-      values = b_.values;
+      AddValues(b_.values, b_.value_stride, 0, n, KeysAhead(begin + n, n));
     }
-    if (keys_in_place && begin + n < item_.key_end) ahead = {keys + n * key_stride, key_stride, b_.key_stride};
+  }
+
+  // `first` is the place of the first key in the block.
+  NPU_SIMD_INLINE void ScoreKeys(const T* keys, int64_t stride, int64_t first, int64_t count, RowsAhead ahead) {
+    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
+      Scores<rows>(r, keys, stride, first, count, ahead);
+      ahead = {};
+    });
+  }
+
+  NPU_SIMD_INLINE void AddValues(const T* values, int64_t stride, int64_t first, int64_t count, RowsAhead ahead) {
     ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
       int64_t d = 0;
       for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes) {
-        ValueTile<rows, 4>(r, values + d, value_stride, n, d, ahead);
+        ValueTile<rows, 4>(r, values + d, stride, first, count, d, ahead);
         ahead = {};
       }
-      for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, value_stride, n, d, ahead);
+      for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, stride, first, count, d, ahead);
     });
   }
 
-  const T* KeysInPlace(int64_t begin, int64_t n, int64_t* stride) const {
-    return RowsInPlace(p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride, Keys(p_, s_), begin, n, stride);
-  }
-  const T* ValuesInPlace(int64_t begin, int64_t n, int64_t* stride) const {
-    return RowsInPlace(p_.value_size, b_.value_stride, Values(p_, s_), begin, n, stride);
+  // Rows are read in place if they are whole registers in stretches of several.
+  bool InPlace(const KeyOperand& operand, int64_t columns, int64_t padded) const {
+    const bool scattered = p_.pages.table != nullptr && p_.pages.page_rows < kLanes;
+    return columns == padded && operand.rows.dtype == DTypeOf<T>::value && operand.rows.chunk == 0 && !scattered;
   }
 
-  // Rows [begin, begin + n) in place, if they are whole registers and evenly spaced; else null, and `stride` is that of
-  // the copy.
-  const T* RowsInPlace(int64_t columns, int64_t padded, const KeyOperand& operand, int64_t begin, int64_t n,
-                       int64_t* stride) const {
-    *stride = padded;
-    if (columns != padded || operand.rows.dtype != DTypeOf<T>::value || operand.rows.chunk != 0) return nullptr;
-    const Stretch at = StretchFrom(p_, s_, operand, item_.key_head, begin, begin + n);
-    if (at.count < n) return nullptr;
-    *stride = at.row_stride;
-    return at.row<T>(0);
+  RowsAhead Ahead(const Stretch& at, int64_t columns) const { return {at.row<T>(0), at.row_stride, columns}; }
+  RowsAhead ValuesAhead(int64_t begin, int64_t count) const {
+    if (!values_in_place_) return {};
+    return Ahead(StretchFrom(p_, s_, Values(p_, s_), item_.key_head, begin, begin + count), b_.value_stride);
+  }
+  // The rows after those of the item may have no page, nor may keys under a mask.
+  RowsAhead KeysAhead(int64_t begin, int64_t count) const {
+    if (!keys_in_place_ || begin >= item_.key_end || (p_.mask != nullptr && p_.pages.table != nullptr)) return {};
+    const int64_t end = std::min(begin + count, item_.key_end);
+    return Ahead(StretchFrom(p_, s_, Keys(p_, s_), item_.key_head, begin, end), b_.key_stride);
   }
 
   // Calls f for groups of up to four rows.
@@ -185,7 +194,7 @@ class NarrowItem {
 
   // Up to kLanes dot products at a time, kRows rows by kLanes / kRows keys, whose sums end up in one vector.
   template <int kRows>
-  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t n, RowsAhead ahead) {
+  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t first, int64_t n, RowsAhead ahead) {
     constexpr int kKeys = kLanes / kRows;
     const typename Math::Query* queries = b_.queries + r * b_.key_stride;
     const float scale = score_scale_;
@@ -211,7 +220,7 @@ class NarrowItem {
       Store(products, SumLanes(sum) * scale);
 #pragma GCC unroll 4
       for (int i = 0; i < kRows; ++i) {
-        std::memcpy(b_.scores + (r + i) * kScoreStride + j, products + i * kKeys, sizeof(float) * kKeys);
+        std::memcpy(b_.scores + (r + i) * kScoreStride + first + j, products + i * kKeys, sizeof(float) * kKeys);
       }
     }
   }
@@ -254,9 +263,9 @@ class NarrowItem {
   }
 
   template <int kRows, int kVectors>
-  NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t n, int64_t column,
+  NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t first, int64_t n, int64_t column,
                                  RowsAhead ahead) {
-    const float* weights = b_.scores + r * kScoreStride;
+    const float* weights = b_.scores + r * kScoreStride + first;
     float* sums = b_.sums + r * b_.value_stride + column;
     Vec sum[kRows][kVectors];
 #pragma GCC unroll 4
@@ -289,6 +298,8 @@ class NarrowItem {
   NarrowBuffers<Math> b_;
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
   const ScoreCap cap_{p_};
+  const bool keys_in_place_ = InPlace(Keys(p_, s_), p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride);
+  const bool values_in_place_ = InPlace(Values(p_, s_), p_.value_size, b_.value_stride);
   float max_[kNarrowRows], sum_[kNarrowRows];
   KeyRange keys_[kNarrowRows];
 };
