@@ -6,6 +6,7 @@ import itertools
 import json
 
 import numpy as np
+import onnx
 import onnxruntime as ort
 import onnxruntime_genai as og
 import pytest
@@ -49,6 +50,13 @@ def test_bfloat16_matches_transformers_as_closely_as_the_growing_cache(exported)
         errors[directory] = np.sqrt(np.mean(np.square(differences)))
     # The same operations on the same values, in another layout.
     assert errors[paged] <= 1.1 * errors[growing]
+
+
+def test_heads_stay_behind_tokens(exported):
+    _, directory, _ = exported("llama", cache="paged")
+    nodes = onnx.load(directory / "model.onnx", load_external_data=False).graph.node
+    # Of the rotary tables; no layer has one.
+    assert sum(node.op_type == "Transpose" for node in nodes) == 2
 
 
 def step_inputs(session, *, blocks=4, **changes):

@@ -44,7 +44,8 @@ class StepLayer(CacheLayerMixin):
         if past.key_scale is None:
             key_states = key_states.to(past.key.dtype)
             value_states = value_states.to(past.value.dtype)
-        return self.take(self._step.update(past, key_states, value_states))
+        key, value = self._step.laid_out(key_states), self._step.laid_out(value_states)
+        return self.take(self._step.update(past, key, value))
 
     def take(self, cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor]:
         """Hold what the cache has become; return its keys and values."""
@@ -138,13 +139,13 @@ class SharedStep:
             return None
         assert masking is not None
         return self._step.attend(
-            query,
+            self._step.laid_out(query),
             cache,
             num_heads=query.shape[1],
             num_key_value_heads=key.shape[self._step.heads_axis],
             scale=scale,
             window=masking.window,
-            query_rope=query_rope,
+            query_rope=None if query_rope is None else self._step.laid_out(query_rope),
         )
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:

@@ -43,13 +43,13 @@ class PagedStep(Step):
         self._head_slots: dict[int, torch.Tensor] = {}
 
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Write new [1, Nkv, T, D] into their slots."""
-        return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new[0].transpose(0, 1))
+        """Write new [1, T, Nkv, D] into their slots."""
+        return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new.flatten(0, 1))
 
     def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Write new [1, Nkv, T] into scales [blocks, Nkv, BLOCK_SIZE]."""
-        slots = self._slots_of_heads(new.shape[1])
-        return torch.ops.npu.npu_scatter_nd_update(past, slots, new[0].transpose(0, 1))
+        """Write new [1, T, Nkv] into scales [blocks, Nkv, BLOCK_SIZE]."""
+        slots = self._slots_of_heads(new.shape[2])
+        return torch.ops.npu.npu_scatter_nd_update(past, slots, new.flatten(0, 1))
 
     def _slots_of_heads(self, heads: int) -> torch.Tensor:
         """Return the index tuple (block, head, place) of every new scale, [T, heads, 3]."""
@@ -79,11 +79,11 @@ class PagedStep(Step):
         window: int | None,
         query_rope: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Attend from query [1, Nq, T, D] over the blocks of a cache; return [1, T, Nq, D]."""
+        """Attend from query [1, T, Nq, D] over the blocks of a cache; return [1, T, Nq, D]."""
         seen = self.visibility(0, window)
         key, value, key_rope = cache.parts(query_rope is not None)
         return traced_ops.fused_infer_attention(
-            query[0].transpose(0, 1),
+            query.flatten(0, 1),
             key.flatten(2),
             value.flatten(2),
             seen.mask,
@@ -96,7 +96,7 @@ class PagedStep(Step):
             sparse_mode=seen.sparse_mode,
             input_layout="TND",
             block_size=BLOCK_SIZE,
-            query_rope=None if query_rope is None else query_rope[0].transpose(0, 1),
+            query_rope=None if query_rope is None else query_rope.flatten(0, 1),
             key_rope=None if key_rope is None else key_rope.flatten(2),
             **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
             **self._scales(cache),

@@ -56,18 +56,26 @@ class Visibility(NamedTuple):
 class Step(abc.ABC):
     """State of one forward pass that all layers share."""
 
-    heads_axis = 1  # of cached keys and values
+    heads_axis = 1  # of cached keys and values, and of new ones and queries, which lie alike
     scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
     # Of each new token [B, S], counted over all blocks of a cache [blocks, size, Nkv, D].
     block_slots: torch.Tensor | None = None
 
     def __init__(self) -> None:
-        # Of the new tokens of a rebuilt decoder, tensors [B, 1, S, D]; None without rotation.
+        # Of the new tokens of a rebuilt decoder, tensors [B, 1, S, D], or [B, S, 1, D] if heads are
+        # behind tokens; None without rotation.
         self.cos: Any = None
         self.sin: Any = None
 
+    def laid_out(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows [B, N, S, D] with the heads at ``heads_axis``."""
+        return rows if self.heads_axis == 1 else rows.transpose(1, self.heads_axis)
+
     def update(self, past: LayerCache, key: torch.Tensor, value: torch.Tensor) -> LayerCache:
-        """Add new keys and values [B, Nkv, S, D] to a layer's cache, rounded if it holds int8."""
+        """Add new keys and values to a layer's cache, rounded if it holds int8.
+
+        They are [B, Nkv, S, D] with the heads at ``heads_axis``.
+        """
         if past.key_scale is None or past.value_scale is None:
             return LayerCache(self._write(past.key, key), self._write(past.value, value))
         key, key_scale = torch.ops.npu.npu_dynamic_quant(key)
@@ -81,11 +89,11 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new [B, Nkv, S, D] to cached keys or values."""
+        """Add new [B, Nkv, S, D], heads at ``heads_axis``, to cached keys or values."""
 
     @abc.abstractmethod
     def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new scales [B, Nkv, S] to those of the cache."""
+        """Add new scales [B, Nkv, S], heads at ``heads_axis``, to those of the cache."""
 
     @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
@@ -104,7 +112,8 @@ class Step(abc.ABC):
     ) -> torch.Tensor:
         """Attend from query [B, Nq, S, D] over the updated cache; return [B, S, Nq, D].
 
-        With query_rope the cache holds latents, which are keys and values, and rotated columns.
+        The query, and query_rope, have their heads at ``heads_axis``. With query_rope the cache
+        holds latents, which are keys and values, and rotated columns.
         """
         seen = self.visibility(cache.key.shape[2], window)
         key, value, key_rope = cache.parts(query_rope is not None)

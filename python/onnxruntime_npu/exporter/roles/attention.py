@@ -48,8 +48,11 @@ class Attention(nn.Module):
         self, x: torch.Tensor, step: Step, past: LayerCache
     ) -> tuple[torch.Tensor, LayerCache]:
         """Attend from x [B, S, H]; return [B, S, H] and the updated cache of this layer."""
-        heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1)).transpose(1, 2)
-        query, key, value = heads.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        heads = self.qkv(x).unflatten(-1, (self.heads + 2 * self.kv_heads, -1))
+        if step.heads_axis == 1:
+            heads = heads.transpose(1, 2)
+        groups = [self.heads, self.kv_heads, self.kv_heads]
+        query, key, value = heads.split(groups, dim=step.heads_axis)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         if self.rotary_mode is not None:

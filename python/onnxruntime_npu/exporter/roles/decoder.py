@@ -120,7 +120,8 @@ class Decoder(nn.Module):
         Returns logits [rows, V], of the tokens [rows, H] that ``scored`` takes of the last hidden
         state [B, S, H], and the cache of every layer.
         """
-        step.cos, step.sin = self.tables(positions, lengths)
+        tables = self.tables(positions, lengths)
+        step.cos, step.sin = (None if each is None else step.laid_out(each) for each in tables)
         hidden, present = self(input_ids, step, past)
         return self.logits(scored(hidden)), present
 
