@@ -11,8 +11,10 @@ import torch
 from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.generation import CausalLM
 
 from .conftest import PROMPTS, tiny_model
+from .test_gguf import write_gguf
 from .test_tensor_parallel import errors_of_parts, started
 
 RANK = Path(__file__).with_name("expert_parallel_rank.py")
@@ -59,6 +61,55 @@ def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
     # activations that are integers, some change by one of 127 then.
     limits = {scheme: 4e-3 if scheme.endswith("a16") else 1e-2 for scheme in schemes}
     assert all(errors[scheme] <= limits[scheme] for scheme in schemes), errors
+
+
+def _generated(place, ranks, folder):
+    """Return the tokens of every rank of an exported model, or of the one of a whole model."""
+    script = Path(__file__).with_name("greedy_rank.py")
+    if ranks == 1:
+        model = CausalLM(place)
+        model.stop_tokens = frozenset()
+        made = model.generate_tokens(PROMPTS, max_new_tokens=NEW_TOKENS)
+        return [list(map(int, row)) for row in made.tokens]
+    done = started(ranks, script, folder, json.dumps(PROMPTS), NEW_TOKENS, place)
+    assert done.returncode == 0, done.stdout + done.stderr
+    first, *others = (json.loads((folder / f"tokens_{r}.json").read_text()) for r in range(ranks))
+    assert all(other == first for other in others)
+    return first
+
+
+# A rank's sum over its experts is rounded to float16 once more: no two logits of these models that
+# are first and second come so close.
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "w4a16",
+        pytest.param("w8a16", marks=pytest.mark.exhaustive),
+        pytest.param("w8a8", marks=pytest.mark.exhaustive),
+        pytest.param("w8a8_dynamic", marks=pytest.mark.exhaustive),
+    ],
+)
+def test_quantised_parts_generate_the_tokens_of_the_quantised_whole(tmp_path, scheme):
+    model, options = tiny_model("mixtral"), {"dtype": "float16", "quant": scheme, "check": False}
+    if scheme == "w8a8":
+        options["calibration"] = PROMPTS
+    export_causal_lm(model, tmp_path / "whole", **options)
+    report = export_causal_lm(model, tmp_path / "parts", expert_parallel=2, **options)
+    assert not report.gaps and report.replaced["npu_mm_all_reduce_base"]["emitted"] == 2
+    expected = _generated(tmp_path / "whole", 1, tmp_path)
+    assert _generated(tmp_path / "parts", 2, tmp_path) == expected
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", pytest.param("Q4_1", marks=pytest.mark.exhaustive)])
+def test_parts_of_a_gguf_file_generate_the_tokens_of_the_whole(tmp_path, kind):
+    """Of the blocks' integers; two ranks have one and two of three experts."""
+    source = write_gguf(tmp_path / "source", "qwen3moe", kind)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    whole = export_causal_lm(source, tmp_path / "whole", **options)
+    parts = export_causal_lm(source, tmp_path / "parts", expert_parallel=2, **options)
+    assert parts.integers == whole.integers
+    expected = _generated(tmp_path / "whole", 1, tmp_path)
+    assert _generated(tmp_path / "parts", 2, tmp_path) == expected
 
 
 def test_a_rank_has_its_experts_only(tmp_path):
