@@ -102,7 +102,7 @@ class AllGatherKernel final : public Kernel {
   RankWeight weight_;
 };
 
-NPU_KERNEL(NPUAllGatherBaseMm, AllGatherKernel);
+NPU_RANK_KERNEL(NPUAllGatherBaseMm, AllGatherKernel, kOp, "hcom");
 
 }  // namespace
 }  // namespace npu

@@ -93,7 +93,7 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
   bool permutes_;
 };
 
-NPU_KERNEL(NPUAlltoAllvGmm, AllToAllProductKernel);
+NPU_RANK_KERNEL(NPUAlltoAllvGmm, AllToAllProductKernel, kOp, "hcom");
 
 }  // namespace
 }  // namespace npu

@@ -83,7 +83,7 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
   }
 };
 
-NPU_KERNEL(NPUGmmAlltoAllv, ProductAllToAllKernel);
+NPU_RANK_KERNEL(NPUGmmAlltoAllv, ProductAllToAllKernel, kOp, "hcom");
 
 }  // namespace
 }  // namespace npu

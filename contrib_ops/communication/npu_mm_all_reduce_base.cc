@@ -237,7 +237,7 @@ class AllReduceKernel final : public Kernel {
   RankWeight weight_;
 };
 
-NPU_KERNEL(NPUMmAllReduceBase, AllReduceKernel);
+NPU_RANK_KERNEL(NPUMmAllReduceBase, AllReduceKernel, kOp, "hcom");
 
 }  // namespace
 }  // namespace npu

@@ -82,7 +82,7 @@ class ReduceScatterKernel final : public Kernel {
   RankWeight weight_;
 };
 
-NPU_KERNEL(NPUMmReduceScatterBase, ReduceScatterKernel);
+NPU_RANK_KERNEL(NPUMmReduceScatterBase, ReduceScatterKernel, kOp, "hcom");
 
 }  // namespace
 }  // namespace npu

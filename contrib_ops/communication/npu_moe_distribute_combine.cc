@@ -21,7 +21,7 @@ class CombineKernel final : public Kernel {
   Combine combine_;
 };
 
-NPU_KERNEL(NPUMoeDistributeCombine, CombineKernel);
+NPU_RANK_KERNEL(NPUMoeDistributeCombine, CombineKernel, kOp, "group_ep");
 
 }  // namespace
 }  // namespace npu

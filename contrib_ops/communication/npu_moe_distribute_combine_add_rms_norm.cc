@@ -57,7 +57,7 @@ class CombineAddRmsNormKernel final : public Kernel {
   double epsilon_;
 };
 
-NPU_KERNEL(NPUMoeDistributeCombineAddRmsNorm, CombineAddRmsNormKernel);
+NPU_RANK_KERNEL(NPUMoeDistributeCombineAddRmsNorm, CombineAddRmsNormKernel, kOp, "group_ep");
 
 }  // namespace
 }  // namespace npu

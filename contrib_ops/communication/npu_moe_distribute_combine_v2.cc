@@ -21,7 +21,7 @@ class CombineV2Kernel final : public Kernel {
   Combine combine_;
 };
 
-NPU_KERNEL(NPUMoeDistributeCombineV2, CombineV2Kernel);
+NPU_RANK_KERNEL(NPUMoeDistributeCombineV2, CombineV2Kernel, kOp, "group_ep");
 
 }  // namespace
 }  // namespace npu

@@ -22,7 +22,7 @@ class DispatchKernel final : public Kernel {
   Dispatch dispatch_;
 };
 
-NPU_KERNEL(NPUMoeDistributeDispatch, DispatchKernel);
+NPU_RANK_KERNEL(NPUMoeDistributeDispatch, DispatchKernel, kOp, "group_ep");
 
 }  // namespace
 }  // namespace npu

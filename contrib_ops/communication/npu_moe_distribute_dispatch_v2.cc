@@ -22,7 +22,7 @@ class DispatchV2Kernel final : public Kernel {
   Dispatch dispatch_;
 };
 
-NPU_KERNEL(NPUMoeDistributeDispatchV2, DispatchV2Kernel);
+NPU_RANK_KERNEL(NPUMoeDistributeDispatchV2, DispatchV2Kernel, kOp, "group_ep");
 
 }  // namespace
 }  // namespace npu

@@ -104,4 +104,17 @@ std::shared_ptr<Communicator> Communicators::Find(const char* op, const std::str
   return communicator;
 }
 
+std::shared_ptr<Communicator> Communicators::Only(int64_t world_size) {
+  KnownGroups& groups = KnownGroups::Instance();
+  const std::lock_guard lock(groups.mutex);
+  std::shared_ptr<Communicator> only;
+  for (const auto& [name, known] : groups.by_name) {
+    std::shared_ptr<Communicator> group = known.lock();
+    if (group == nullptr || group->size() == 1 || (world_size != -1 && group->size() != world_size)) continue;
+    if (only != nullptr) return nullptr;
+    only = std::move(group);
+  }
+  return only;
+}
+
 }  // namespace npu

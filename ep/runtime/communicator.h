@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,9 +31,9 @@ class Communicator {
   [[nodiscard]] std::unique_lock<std::mutex> Turn() { return std::unique_lock(turn_); }
 
   // Each call returns when this rank has all that it receives, and `sent` is no longer read. It throws
-  // Error(kDeviceError), which names the operator and the ranks that were missing, after the group's timeout and up to
-  // five seconds for the others' reports. Since nobody knows what has arrived where, the group is then lost: later
-  // calls fail immediately.
+  // Error(kDeviceError), which names the operator and the ranks that were missing, within the group's timeout, of which
+  // the last part is kept for the others' reports. Since nobody knows what has arrived where, the group is then lost:
+  // later calls fail immediately.
 
   // `bytes` of every rank, in the order of ranks.
   void AllGather(const char* op, const void* sent, void* received, size_t bytes);
@@ -72,6 +73,9 @@ class Communicators {
   static void Add(const std::shared_ptr<Communicator>& communicator);
   // Throws Error(kInvalidArgument) for an unknown name.
   static std::shared_ptr<Communicator> Find(const char* op, const std::string& group);
+  // The only group of several ranks that this process has, and of `world_size` ranks unless that is -1; null if there
+  // is none, or more than one.
+  static std::shared_ptr<Communicator> Only(int64_t world_size);
 };
 
 }  // namespace npu

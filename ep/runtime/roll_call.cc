@@ -19,6 +19,11 @@ std::string RanksWhere(const RankReports& reports, const F& is_one) {
 
 }  // namespace
 
+std::chrono::milliseconds TimeForReports(std::chrono::milliseconds limit) {
+  constexpr std::chrono::milliseconds kMost{5000};
+  return std::clamp(limit / 4, std::chrono::milliseconds(0), kMost);
+}
+
 std::string DescribeMissing(const RankReports& reports) {
   const std::string missing = RanksWhere(reports, [](const auto& waited) { return !waited; });
   return missing.empty() ? ""

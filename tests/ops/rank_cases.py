@@ -48,6 +48,14 @@ RANK, SIZE = int(os.environ["PMI_RANK"]), int(os.environ["PMI_SIZE"])
 CASES: dict[str, Callable[[], None]] = {}
 OPS = {name: all_ops()[name] for name in EXPECTED}
 LOSING = OPS[sys.argv[2]]  # in which a rank is stopped, late or killed
+# Attributes that no call may have.
+ONLY_REFUSED = {
+    "npu_mm_all_reduce_base": {"comm_turn": 1},
+    "npu_all_gather_base_mm": {"comm_turn": 1},
+    "npu_mm_reduce_scatter_base": {"comm_turn": 1},
+    "npu_moe_distribute_dispatch": {"moe_expert_num": 1},
+    "npu_moe_distribute_combine": {"moe_expert_num": 1},
+}
 TIMEOUT = 60  # seconds; ranks share two cores with whatever else runs
 
 
@@ -109,6 +117,24 @@ def fails(call: Callable[[], object], *parts: str) -> None:
 
 def first_call(op: Op, group: str, dtype: str = "") -> Sample:
     return next(mine for _, mine in of_ranks(op, dtype or op.sample_dtypes[0], group))
+
+
+@case
+def what_one_rank_alone_refuses_fails_on_every_rank() -> None:
+    """Attributes and names of groups: the others do not wait for a call that is never made.
+
+    The first case: this process has one group only, which a wrong name must mean.
+    """
+    for op in OPS.values():
+        mine = bind(op, first_call(op, group_name()))
+        name = "hcom" if "hcom" in mine else "group_ep"
+        refused = {name: "nobody"}, ONLY_REFUSED.get(op.name, {})
+        for changed in filter(None, refused):
+            call = Sample.of(mine | (changed if RANK == 1 else {}))
+            fails(lambda op=op, call=call: eager_npu(op, call), f"[{op.name}] expected ", "got ")
+        for calls, again in of_ranks(op, op.sample_dtypes[0], group_name()):
+            compare(op, eager_npu(op, again), calls)  # the group is as good as before
+            break
 
 
 @case
@@ -354,7 +380,7 @@ def sessions_refuse_what_mpi_contradicts() -> None:
 class Doomed:
     """An operator's calls in groups of their own, eagerly and in a session, which lose rank 1."""
 
-    SECONDS = 2  # the groups' limit of time
+    SECONDS = 4  # the groups' limit of time
 
     def __init__(self, op: Op, how: str) -> None:
         self.op = op

@@ -207,7 +207,9 @@ def groups_and_objects(rank, size):
     dist.barrier()
     names = [None] * size
     world = dist.distributed_c10d._get_default_group()._get_backend(torch.device("npu"))
+    assert world.get_hccl_comm_name(rank, init_comm=False) == ""  # nobody has asked before
     dist.all_gather_object(names, world.get_hccl_comm_name(rank))
+    assert world.get_hccl_comm_name(rank, init_comm=False) == names[0]
     assert len(set(names)) == 1 and isinstance(names[0], str)
 
 

@@ -7,6 +7,7 @@
 
 #include "ep/runtime/communicator.h"
 #include "ep/runtime/kernel_api.h"
+#include "ep/runtime/op_registry.h"
 
 namespace npu {
 
@@ -75,7 +76,17 @@ auto CheckInTurn(const char* op, Communicator* group, F&& checks) {
 
 inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
   if (name_.empty()) return nullptr;
-  std::shared_ptr<Communicator> group = Communicators::Find(op_, name_);
+  std::shared_ptr<Communicator> group;
+  try {
+    group = Communicators::Find(op_, name_);
+  } catch (const Error&) {
+    // The others most likely call in the only group that there is; of several, a wrong one would be lost.
+    if (const std::shared_ptr<Communicator> only = Communicators::Only(world_size_)) {
+      only->Connect(op_);
+      CheckForAll(ctx, op_, only, []() { throw; });
+    }
+    throw;
+  }
   if (group->size() > 1) group->Connect(op_);
   CheckForAll(ctx, op_, group, [&] {
     NPU_CHECK(world_size_ == -1 || group->size() == world_size_, "[", op_, "] expected a world size of ", group->size(),
@@ -83,5 +94,39 @@ inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
   });
   return group;
 }
+
+// Stands for a kernel whose attributes this rank refuses: its calls fail on all ranks.
+class RefusingKernel final : public Kernel {
+ public:
+  RefusingKernel(const char* op, std::string group, Error error)
+      : ranks_(op, std::move(group), -1), op_(op), error_(std::move(error)) {}
+  void Compute(OpContext& ctx) const override {
+    CheckForAll(ctx, op_, ranks_.Find(ctx), [this] { throw error_; });
+  }
+
+ private:
+  RankGroup ranks_;
+  const char* op_;
+  Error error_;
+};
+
+// The kernel of an operator whose attribute `group` names its ranks. Eager calls of refused attributes fail when they
+// are made, with the other ranks; a session is not made.
+template <class K>
+std::unique_ptr<Kernel> MakeRankKernel(const char* op, const char* group, const KernelInfo& info) {
+  try {
+    return MakeKernel<K>(info);
+  } catch (const Error& error) {
+    const bool eager = info.input_dtypes.empty();
+    if (!eager || info.attributes.String(group).empty()) throw;
+    return std::make_unique<RefusingKernel>(op, info.attributes.String(group), error);
+  }
+}
+
+#define NPU_RANK_KERNEL(type, Class, op, group)                                                                      \
+  static const ::npu::Registrar NPU_CONCAT(npu_registrar_, __COUNTER__)([](::npu::OpRegistry& registry) {            \
+    registry.AddKernel("npu", #type,                                                                                 \
+                       [](const ::npu::KernelInfo& info) { return ::npu::MakeRankKernel<Class>(op, group, info); }); \
+  })
 
 }  // namespace npu

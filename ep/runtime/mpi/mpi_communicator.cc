@@ -23,8 +23,6 @@ using Clock = std::chrono::steady_clock;
 // one machine takes microseconds; then the processor is left to the ranks' other work.
 constexpr int kEagerTests = 200;
 constexpr std::chrono::microseconds kPause{50};
-// For the reports of ranks that wait as well, which come within milliseconds.
-constexpr std::chrono::milliseconds kLongestPatience{5000};
 
 // Set once a group was lost: to finalize MPI is to wait for all ranks, and some of them no longer answer.
 std::atomic<bool> rank_missing{false};
@@ -134,12 +132,13 @@ class MpiCommunicator final : public Communicator {
   void Wait() {
     Waited waited;
     TestPause pause;
+    const std::chrono::milliseconds for_reports = TimeForReports(timeout_);
     while (!AllDone()) {
       const bool given_up = pause() && roll_call_.Begun();
-      if (const std::chrono::milliseconds time = waited(); given_up || time > timeout_)
+      if (const std::chrono::milliseconds time = waited(); given_up || time > timeout_ - for_reports)
         Fail(ErrorCode::kDeviceError,
              given_up ? "another rank has given up" : Concat("no answer within ", timeout_.count(), " ms"),
-             DescribeFailure(roll_call_.Complete(time, std::min(timeout_, kLongestPatience))));
+             DescribeFailure(roll_call_.Complete(time, for_reports)));
     }
   }
 

@@ -11,11 +11,12 @@
 namespace npu::distributed {
 
 CollectiveWork::CollectiveWork(std::unique_ptr<Exchange> exchange, c10d::OpType type, int rank, int size,
-                               std::string call, std::shared_ptr<RollCall> roll_call)
+                               std::string call, std::chrono::milliseconds limit, std::shared_ptr<RollCall> roll_call)
     : Work(rank, type),
       exchange_(std::move(exchange)),
       name_(c10::str("[hccl] ", exchange_->op(), " on rank ", rank, " of ", size)),
       call_(std::move(call)),
+      limit_(limit),
       outputs_(exchange_->Outputs()),
       roll_call_(std::move(roll_call)),
       future_(c10::make_intrusive<c10::ivalue::Future>(c10::ListType::create(c10::TensorType::get()),
@@ -45,7 +46,7 @@ void CollectiveWork::End(const std::function<c10::intrusive_ptr<c10d::Work>()>& 
   } catch (const c10::ValueError&) {  // the ranks are all there, and disagree
     return Fail(std::current_exception(), "");
   } catch (...) {
-    return Fail(std::current_exception(), roll_call_->Missing(call_, Since(begin)));
+    return Fail(std::current_exception(), roll_call_->Missing(call_, Since(begin), limit_));
   }
   try {
     const c10::Device device = exchange_->device();

@@ -1,6 +1,7 @@
 // A collective under way: its inputs are still computed, its ranks still exchange them, or its results are copied back.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <torch/csrc/distributed/c10d/Work.hpp>
@@ -12,9 +13,10 @@ namespace npu::distributed {
 
 class CollectiveWork final : public c10d::Work {
  public:
-  // `call` names it to the roll call, the same on all ranks that take part.
+  // `call` names it to the roll call, the same on all ranks that take part. Within `limit` an error names those that do
+  // not.
   CollectiveWork(std::unique_ptr<Exchange> exchange, c10d::OpType type, int rank, int size, std::string call,
-                 std::shared_ptr<RollCall> roll_call);
+                 std::chrono::milliseconds limit, std::shared_ptr<RollCall> roll_call);
 
   // Two steps, for the threads of a group. An error in one of them is the work's.
   // Waits for the inputs, then calls `begin`.
@@ -41,6 +43,7 @@ class CollectiveWork final : public c10d::Work {
   std::unique_ptr<Exchange> exchange_;  // until the end
   const std::string name_;              // of the collective and the rank, for errors
   const std::string call_;
+  const std::chrono::milliseconds limit_;
   const std::vector<at::Tensor> outputs_;
   const std::shared_ptr<RollCall> roll_call_;
   c10::intrusive_ptr<c10d::Work> host_;  // guarded by mutex_ while the work is under way

@@ -33,27 +33,29 @@ std::string Reason(const std::exception& error) {
 }  // namespace
 
 GroupCommunicator::GroupCommunicator(std::string name, int rank, int size, ConnectHost connect,
-                                     std::shared_ptr<RollCall> roll_call)
-    : Communicator(std::move(name), rank, size), connect_(std::move(connect)), roll_call_(std::move(roll_call)) {}
+                                     std::chrono::milliseconds timeout, std::shared_ptr<RollCall> roll_call)
+    : Communicator(std::move(name), rank, size),
+      connect_(std::move(connect)),
+      roll_call_(std::move(roll_call)),
+      timeout_(timeout) {}
 
 void GroupCommunicator::Connect(const char* op) {
   const std::lock_guard lock(connecting_);
   if (host_ != nullptr || closed_) return;
   const auto begin = std::chrono::steady_clock::now();
   try {
-    host_ = connect_();
-    if (timeout_ != c10d::kUnsetTimeout) host_->setTimeout(timeout_);
+    host_ = connect_(TimeOfExchange(timeout_));
   } catch (const std::exception& error) {
     npu::Fail(ErrorCode::kDeviceError, "[", op, "] on rank ", rank(), " of ", size(), " of the group '",
-              Printable(group()), "': the ranks do not connect", roll_call_->Missing("connect", Since(begin)), ": ",
-              Printable(Reason(error)));
+              Printable(group()), "': the ranks do not connect", roll_call_->Missing("connect", Since(begin), timeout_),
+              ": ", Printable(Reason(error)));
   }
 }
 
 void GroupCommunicator::SetTimeout(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(connecting_);
   timeout_ = timeout;
-  if (host_ != nullptr) host_->setTimeout(timeout);
+  if (host_ != nullptr) host_->setTimeout(TimeOfExchange(timeout));
 }
 
 void GroupCommunicator::GatherBytes(const void* sent, void* received, size_t bytes) {
@@ -78,9 +80,14 @@ void GroupCommunicator::Wait(const std::function<c10::intrusive_ptr<c10d::Work>(
     start()->wait();
   } catch (const std::exception& error) {
     Close();
-    npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed", roll_call_->Missing("operators", Since(begin)),
-              ": ", Printable(Reason(error)));
+    npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed",
+              roll_call_->Missing("operators", Since(begin), Timeout()), ": ", Printable(Reason(error)));
   }
+}
+
+std::chrono::milliseconds GroupCommunicator::Timeout() {
+  const std::lock_guard lock(connecting_);
+  return timeout_;
 }
 
 void GroupCommunicator::Close() {

@@ -15,10 +15,11 @@ namespace npu::distributed {
 
 class GroupCommunicator final : public Communicator {
  public:
-  // Makes a group of the host with the same ranks; all of them make the call.
-  using ConnectHost = std::function<c10::intrusive_ptr<c10d::Backend>()>;
+  // Makes a group of the host with the same ranks, which wait for each other so long; all of them make the call.
+  using ConnectHost = std::function<c10::intrusive_ptr<c10d::Backend>(std::chrono::milliseconds)>;
 
-  GroupCommunicator(std::string name, int rank, int size, ConnectHost connect, std::shared_ptr<RollCall> roll_call);
+  GroupCommunicator(std::string name, int rank, int size, ConnectHost connect, std::chrono::milliseconds timeout,
+                    std::shared_ptr<RollCall> roll_call);
 
   // The first operator of a group connects it: most groups have none.
   void Connect(const char* op) override;
@@ -33,13 +34,14 @@ class GroupCommunicator final : public Communicator {
   // Gives the group up. Ranks that wait for this one, which waits for another, learn of it now and not after their
   // timeout: they would be taken for missing.
   void Close();
+  std::chrono::milliseconds Timeout();
 
   ConnectHost connect_;
   const std::shared_ptr<RollCall> roll_call_;
   std::mutex connecting_;
   c10::intrusive_ptr<c10d::Backend> host_;  // from the first operator on, until the group is lost
   bool closed_ = false;
-  std::chrono::milliseconds timeout_ = c10d::kUnsetTimeout;
+  std::chrono::milliseconds timeout_;  // until which an error names the ranks that are missing
 };
 
 }  // namespace npu::distributed

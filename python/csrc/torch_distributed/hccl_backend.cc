@@ -127,27 +127,32 @@ std::string Describe(const at::Tensor& header) {
 }  // namespace
 
 HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store,
-                         std::string name, c10::intrusive_ptr<Options> options, GroupCommunicator::ConnectHost connect)
+                         std::string name, c10::intrusive_ptr<Options> options, std::chrono::milliseconds timeout,
+                         GroupCommunicator::ConnectHost connect)
     : Backend(host->getRank(), host->getSize()),
       host_(std::move(host)),
       name_(std::move(name)),
       options_(std::move(options)),
+      timeout_(timeout),
       roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())),
-      operators_(std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), std::move(connect), roll_call_)) {
+      operators_(
+          std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), std::move(connect), timeout, roll_call_)) {
+  host_->setTimeout(TimeOfExchange(timeout));
   Communicators::Add(operators_);
 }
 
 HcclBackend::Handle HcclBackend::Enqueue(Signature signature, std::chrono::milliseconds timeout,
                                          std::unique_ptr<Exchange> exchange, Start start, Adapt adapt) {
   exchange->Record();
+  const std::chrono::milliseconds limit = timeout == c10d::kUnsetTimeout ? timeout_.load() : timeout;
   auto work = c10::make_intrusive<CollectiveWork>(std::move(exchange), signature.type, getRank(), getSize(),
-                                                  c10::str(++collectives_so_far_), roll_call_);
+                                                  c10::str(++collectives_so_far_), limit, roll_call_);
   collectives_.Add(
-      [this, work, timeout, signature = std::move(signature), start = std::move(start), adapt = std::move(adapt)] {
+      [this, work, limit, signature = std::move(signature), start = std::move(start), adapt = std::move(adapt)] {
         work->Begin({});
         work->End(
             [&] {
-              CheckAgreement(*host_, signature, timeout);
+              CheckAgreement(*host_, signature, TimeOfExchange(limit));
               return start ? start(*host_) : Handle();
             },
             adapt);
@@ -356,8 +361,8 @@ HcclBackend::Handle HcclBackend::send(Tensors& tensors, int to, int tag) {
   };
   auto sent = std::make_shared<Sent>(Sent{{HeaderOf(tensors[0])}, exchange->Send(tensors), {}});
   exchange->Record();
-  auto work =
-      c10::make_intrusive<CollectiveWork>(std::move(exchange), OpType::SEND, getRank(), getSize(), "peers", roll_call_);
+  auto work = c10::make_intrusive<CollectiveWork>(std::move(exchange), OpType::SEND, getRank(), getSize(), "peers",
+                                                  timeout_.load(), roll_call_);
   peers_begin_.Add([this, work, sent, to, tag] {
     work->Begin([&] {
       sent->works.push_back(host_->send(sent->header, to, tag));
@@ -393,7 +398,7 @@ HcclBackend::Handle HcclBackend::Receive(Tensors& tensors, std::optional<int> fr
       std::make_shared<Received>(Received{{expected}, {at::zeros_like(expected)}, exchange->Receive(tensors), {}});
   exchange->Record();
   auto work = c10::make_intrusive<CollectiveWork>(std::move(exchange), from ? OpType::RECV : OpType::RECVANYSOURCE,
-                                                  getRank(), getSize(), "peers", roll_call_);
+                                                  getRank(), getSize(), "peers", timeout_.load(), roll_call_);
   peers_begin_.Add([this, work, received, from, tag] {
     work->Begin([&] {
       received->begun = from ? host_->recv(received->header, *from, tag) : host_->recvAnysource(received->header, tag);

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,15 +35,22 @@ class HcclBackend final : public c10d::Backend {
   };
 
   // `name` is the group's, which get_hccl_comm_name() tells the operators that communicate; `store` is the group's,
-  // too. `connect` makes the group of the host that those operators use.
+  // too. `connect` makes the group of the host that those operators use. A call fails within `timeout` if ranks are
+  // missing.
   HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_ptr<c10d::Store> store, std::string name,
-              c10::intrusive_ptr<Options> options, GroupCommunicator::ConnectHost connect);
+              c10::intrusive_ptr<Options> options, std::chrono::milliseconds timeout,
+              GroupCommunicator::ConnectHost connect);
 
   const std::string getBackendName() const override { return "hccl"; }
-  const std::string& name() const { return name_; }
+  // The group's name for operators. Asked not to connect, a group whose name nobody has taken before has none.
+  std::string TakeName(bool connect) {
+    if (connect) name_taken_ = true;
+    return name_taken_ ? name_ : "";
+  }
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
   void setTimeout(std::chrono::milliseconds timeout) override {
-    host_->setTimeout(timeout);
+    timeout_ = timeout;
+    host_->setTimeout(TimeOfExchange(timeout));
     operators_->SetTimeout(timeout);
   }
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
@@ -89,6 +97,8 @@ class HcclBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend> host_;
   const std::string name_;
   const c10::intrusive_ptr<Options> options_;
+  std::atomic<std::chrono::milliseconds> timeout_;
+  std::atomic<bool> name_taken_{false};
   const std::shared_ptr<RollCall> roll_call_;
   const std::shared_ptr<GroupCommunicator> operators_;  // known to them by the group's name
   std::atomic<uint64_t> collectives_so_far_{0};         // which all ranks call in one order

@@ -1,5 +1,6 @@
 // _torch_distributed: the process group `hccl` for torch.distributed. Built with torch's own pybind11, so that torch
 // knows its classes.
+#include <pybind11/chrono.h>
 #include <pybind11/functional.h>
 #include <torch/csrc/utils/pybind.h>
 
@@ -16,8 +17,12 @@ PYBIND11_MODULE(_torch_distributed, m) {
       .def_readwrite("hccl_config", &HcclBackend::Options::hccl_config);
   group
       .def(py::init<c10::intrusive_ptr<c10d::Backend>, c10::intrusive_ptr<c10d::Store>, std::string,
-                    c10::intrusive_ptr<HcclBackend::Options>, npu::distributed::GroupCommunicator::ConnectHost>(),
-           py::arg("host"), py::arg("store"), py::arg("name"), py::arg("options"), py::arg("connect"))
+                    c10::intrusive_ptr<HcclBackend::Options>, std::chrono::milliseconds,
+                    npu::distributed::GroupCommunicator::ConnectHost>(),
+           py::arg("host"), py::arg("store"), py::arg("name"), py::arg("options"), py::arg("timeout"),
+           py::arg("connect"))
       .def_property_readonly("options", [](HcclBackend& self) { return self.getBackendOptions(); })
-      .def("get_hccl_comm_name", [](const HcclBackend& self, int) { return self.name(); }, py::arg("rank"));
+      .def(
+          "get_hccl_comm_name", [](HcclBackend& self, int, bool init_comm) { return self.TakeName(init_comm); },
+          py::arg("rank"), py::arg("init_comm") = true);
 }

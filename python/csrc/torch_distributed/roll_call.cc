@@ -2,22 +2,25 @@
 
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 namespace npu::distributed {
 namespace {
 
-constexpr std::chrono::seconds kPatience{5};  // the transport tells of a lost rank within milliseconds
+// Of the time for reports: the transport tells all ranks of a lost one within milliseconds.
+constexpr std::chrono::milliseconds kLeastPatience{200}, kMostPatience{5000};
 constexpr std::chrono::milliseconds kPause{50};
 
 }  // namespace
 
-std::string RollCall::Missing(const std::string& call, std::chrono::milliseconds waited) {
+std::string RollCall::Missing(const std::string& call, std::chrono::milliseconds waited,
+                              std::chrono::milliseconds limit) {
   const std::lock_guard lock(mutex_);
   if (!missing_.empty()) return missing_;
   try {
-    const RankReports reports = Call(call, waited);
+    const RankReports reports = Call(call, waited, std::clamp(limit - waited, kLeastPatience, kMostPatience));
     missing_ = DescribeMissing(reports);
     return DescribeFailure(reports);
   } catch (const std::exception&) {
@@ -30,11 +33,12 @@ std::string RollCall::Known() {
   return missing_;
 }
 
-RankReports RollCall::Call(const std::string& call, std::chrono::milliseconds waited) const {
+RankReports RollCall::Call(const std::string& call, std::chrono::milliseconds waited,
+                           std::chrono::milliseconds patience) const {
   const auto key = [&call](int rank) { return c10::str("hccl_failed/", call, "/", rank); };
   store_->set(key(rank_), std::to_string(waited.count()));
   RankReports reports(static_cast<size_t>(size_));
-  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
   for (int rank = 0; rank < size_; ++rank) {
     bool reported = store_->check({key(rank)});
     while (!reported && std::chrono::steady_clock::now() < deadline) {

@@ -29,19 +29,18 @@ def _create(group: Any, options: Any) -> Any:
             f"{type(options).__name__}"
         )
 
-    def connect(store: Any) -> Any:
-        return dist.ProcessGroupGloo(
-            store, group.group_rank, group.group_size, timeout=group.timeout
-        )
+    def connect(store: Any, timeout: Any) -> Any:
+        return dist.ProcessGroupGloo(store, group.group_rank, group.group_size, timeout=timeout)
 
-    host = connect(group.store)
+    host = connect(group.store, group.timeout)
     host._set_sequence_number_for_group()
     return ProcessGroupHCCL(
         host,
         group.store,
         group.group_id,
         options or ProcessGroupHCCL.Options(),
+        group.timeout,
         # Operators that communicate do so on streams, beside the collectives: gloo tells the
         # messages of two groups apart.
-        lambda: connect(dist.PrefixStore("operators", group.store)),
+        lambda timeout: connect(dist.PrefixStore("operators", group.store), timeout),
     )
