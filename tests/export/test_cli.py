@@ -30,6 +30,7 @@ def run(*arguments):
         (["export", "nowhere"], "required: OUT_DIR"),
         (["export", "a", "b", "--quant", "int3"], "argument --quant: invalid choice: 'int3'"),
         (["export", "a", "b", "--cache", "ring"], "argument --cache: invalid choice: 'ring'"),
+        (["export-seq2seq", "a", "b", "--cache", "paged"], "engine has no encoder-decoders"),
         (["export", "a", "b", "--kv-dtype", "fp8"], "argument --kv-dtype: invalid choice: 'fp8'"),
         (["export", "a", "b", "--dtype", "int8"], "argument --dtype: invalid choice: 'int8'"),
         (["export", "a", "b", "--opset", "7"], "expected an opset from 18 to 23, got 7"),

@@ -12,7 +12,7 @@ import pytest
 import tokenizers
 import torch
 import transformers
-from onnxruntime_npu import cli, export_seq2seq
+from onnxruntime_npu import NPUModelForSeq2SeqLM, cli, export_seq2seq
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import Seq2SeqLM
 from onnxruntime_npu.sampling import Sampler
@@ -220,6 +220,57 @@ def generated(model, source, **options):
     return [row[: row.index(stop)] if stop in row else row for row in rows]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind in ("t5", "whisper") else pytest.mark.exhaustive)
+        for kind in MODELS
+    ],
+)
+def test_static_cache_is_written_in_place_and_gives_the_tokens_of_transformers(tmp_path, kind):
+    model = tiny_model(kind)
+    model.save_pretrained(tmp_path / "in")
+    out = tmp_path / "out"
+    arguments = ["export-seq2seq", str(tmp_path / "in"), str(out), "--cache", "static"]
+    assert cli.main(arguments) == 0
+    report = json.loads((out / "export_report.json").read_text())["parts"]["decoder_model.onnx"]
+    assert report["cache"] == "static" and report["gaps"] == report["kept"] == []
+    layers = model.config.num_layers if kind in ("t5", "mt5") else 1
+    # Attention over own tokens reads lengths, that over the source a mask.
+    assert report["nodes"]["npu::NPUFusedInferAttentionScore"] == layers
+    assert report["nodes"]["npu::NPUFusionAttention"] == layers
+    assert report["nodes"]["npu::NPUScatterNdUpdate"] == 2 * layers
+    source = source_of(model)
+    expected, tokens = expected_logits(model, source), generated(model, source)
+    tolerance = 1e-4 * np.abs(expected).max()  # float32 sums in another order; see proof.py
+    for provider in PROVIDERS:
+        actual = forced_logits(out, provider, source)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+        lm = Seq2SeqLM(out, providers=[provider])
+        assert lm.generate_from(arrays(source), max_new_tokens=9).tokens == tokens
+    assert not (out / "genai_config.json").exists()
+
+    beams = {"num_beams": 3, "max_new_tokens": 7, "do_sample": False, "eos_token_id": None}
+    static = NPUModelForSeq2SeqLM.from_pretrained(out)
+    with torch.no_grad():
+        rows = transformers.GenerationMixin.generate(model, **source, **beams).tolist()
+    assert static.generate(**source, **beams).tolist() == rows
+    ids = torch.tensor([PROMPT + FORCED] * 3)
+    encoded = static.get_encoder()(**source)
+    mask = source.get("attention_mask")
+    first = static(encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=ids[:, :4])
+    second = static(
+        encoder_outputs=encoded, attention_mask=mask, decoder_input_ids=ids[:, 4:-1],
+        past_key_values=first.past_key_values,
+    )  # fmt: skip
+    np.testing.assert_allclose(second.logits, expected[:, 2:], rtol=0, atol=tolerance)
+    with pytest.raises(ArgumentError, match="the cache takes 3 tokens, got 0 and 4 more"):
+        static(
+            encoder_outputs=encoded, decoder_input_ids=ids[:, :4],
+            past_key_values=static.new_cache(3),
+        )  # fmt: skip
+
+
 def test_tokens_are_suppressed_and_forced_as_generation_config_says(exported, tmp_path):
     model, directory, _ = exported("t5")
     source = source_of(model)
@@ -329,6 +380,8 @@ def test_source_that_is_longer_than_the_encoder_was_made_for_is_an_error(exporte
     [
         ({"dtype": "int8"}, ArgumentError, "expected dtype to be one of"),
         ({"opset": 7}, ArgumentError, "expected an opset from 18 to 23"),
+        ({"cache": "paged"}, ArgumentError, "got 'paged': .* engine has no encoder-decoders$"),
+        ({"cache": "ring"}, ArgumentError, "cache to be one of dynamic, static, got 'ring'$"),
         ({"quant": "w8a8"}, ArgumentError, "expected quant to be one of none, w8a16"),
         ({"quant": "w4a16"}, ArgumentError, "expected dtype float16 or bfloat16 with quant="),
         ({"model_or_dir": "nowhere"}, ArgumentError, "nowhere is no model directory"),

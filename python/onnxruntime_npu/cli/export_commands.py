@@ -160,6 +160,13 @@ def _add_export_seq2seq(commands: Commands) -> None:
     seq2seq.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
     seq2seq.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     choice(seq2seq, "--dtype", DTYPES, "of weights, activations and caches")
+    seq2seq.add_argument(
+        "--cache",
+        default="dynamic",
+        metavar="{dynamic,static}",  # export_seq2seq refuses others, and says why
+        help="of the decoder's own tokens; dynamic: grows; static: preallocated, updated in place "
+        "(default: dynamic)",
+    )
     choice(seq2seq, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     seq2seq.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     seq2seq.set_defaults(run=_export_seq2seq)
@@ -242,6 +249,7 @@ def _export_seq2seq(arguments: argparse.Namespace) -> None:
             arguments.model_dir,
             arguments.out_dir,
             dtype=arguments.dtype,
+            cache=arguments.cache,
             quant=arguments.quant,
             opset=arguments.opset,
         ),

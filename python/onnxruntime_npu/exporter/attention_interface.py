@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -24,7 +24,6 @@ from .arguments import DEFAULT_OPSET
 from .proof import Findings, attempt
 
 if TYPE_CHECKING:
-    from .original_cache import SharedStep
     from .replaced_functions import ReplacedFunctions
 
 ATTENTION = "onnxruntime_npu_export"
@@ -41,7 +40,36 @@ class Calls:
 
 
 _recording: list[Calls] = []
-_shared: list[SharedStep] = []
+_shared: list[SharedAttention] = []
+
+
+class SharedAttention(Protocol):
+    """What attention and masks share while a model runs over a cache that is not transformers'."""
+
+    def mask(
+        self, mask_function: Callable[..., torch.Tensor], local_size: int | None
+    ) -> torch.Tensor | None:
+        """Return a mask of visible keys or what stands for it; None: the usual one is made."""
+
+    def attend(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor | None,
+        scale: float,
+        obstacle: str | None,
+        query_rope: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
+    ) -> torch.Tensor | None:
+        """Attend over the cache; None for attention to be computed as over other keys.
+
+        ``obstacle``: why the call is more than attention with a mask; ``bias``: of the scores, if
+        nothing else is.
+        """
+
+    def cleared(self, cached: torch.Tensor) -> torch.Tensor:
+        """Return keys or values with zeros where nothing was written."""
 
 
 @contextmanager
@@ -56,7 +84,7 @@ def recorded_calls() -> Iterator[Calls]:
 
 
 @contextmanager
-def shared_step(step: SharedStep) -> Iterator[None]:
+def shared_step(step: SharedAttention) -> Iterator[None]:
     """Let attention and masks use a step inside, which knows the cache."""
     _shared.append(step)
     try:
@@ -116,7 +144,9 @@ def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
     from transformers.masking_utils import sdpa_mask
 
     if _shared:
-        return _shared[-1].mask(kwargs["mask_function"], kwargs.get("local_size"))
+        shared = _shared[-1].mask(kwargs["mask_function"], kwargs.get("local_size"))
+        if shared is not None:
+            return shared
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(*args, **kwargs)
 
@@ -141,6 +171,20 @@ def _attention(
     layout = "BNSD" if causal or getattr(module, "is_decoder", False) else "BSND"
     sinks, bias = options.get("s_aux"), options.get("position_bias")
     forward_only = causal and sinks is None and bias is None
+    heads = query.shape[1]
+    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if _shared:
+        obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
+        lone_bias = None if special or sinks is not None else bias
+        shared = _shared[-1].attend(
+            query, key, value, attention_mask, scale, obstacle, bias=lone_bias
+        )
+        if shared is not None:
+            for calls in _recording:
+                calls.fused.append("npu_fused_infer_attention_score")
+            return shared, None
+        if obstacle is not None:
+            key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
     for calls in _recording:
         if special:
             calls.unfused.append(" and ".join(special))
@@ -148,15 +192,6 @@ def _attention(
             calls.fused.append(
                 "npu_fused_infer_attention_score" if forward_only else "npu_fusion_attention"
             )
-    heads = query.shape[1]
-    scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
-    if _shared:
-        obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
-        shared = _shared[-1].attend(query, key, value, attention_mask, scale, obstacle)
-        if shared is not None:
-            return shared, None
-        if obstacle is not None:
-            key, value = _shared[-1].cleared(key), _shared[-1].cleared(value)
     if special:
         return _attend_specially(query, key, value, attention_mask, scale, options), None
     if not forward_only:

@@ -21,7 +21,7 @@ from .proof import NotProven, compare
 _PAST, _NEW = 3, 5
 _STEPS = (4, 1, 1)  # tokens of a prompt, then one by one
 
-_Pairs = list[tuple[torch.Tensor, torch.Tensor]]
+CachedPairs = list[tuple[torch.Tensor, torch.Tensor]]  # keys and values of every layer
 
 
 class AttentionSizes(NamedTuple):
@@ -59,7 +59,7 @@ class EncoderPart(nn.Module):
         cross = self._attended(hidden)[1]
         return hidden.float(), *(tensor for pair in cross for tensor in pair)
 
-    def _attended(self, hidden: torch.Tensor) -> tuple[_Pairs, _Pairs]:
+    def _attended(self, hidden: torch.Tensor) -> tuple[CachedPairs, CachedPairs]:
         """Return the keys and values that the decoder makes of one token, and of the source."""
         from transformers.cache_utils import DynamicCache, EncoderDecoderCache
         from transformers.modeling_outputs import BaseModelOutput
@@ -92,6 +92,8 @@ class EncoderPart(nn.Module):
 class DecoderPart(nn.Module):
     """New tokens to logits, over a cache that grows and the keys and values of the source."""
 
+    cache_position: tuple[str, ...] = ()  # the input of positions, if there is one
+
     def __init__(self, encoder: EncoderPart, vocabulary: int) -> None:
         super().__init__()
         self.vocabulary = vocabulary  # number of tokens that are scored
@@ -104,7 +106,7 @@ class DecoderPart(nn.Module):
         """Names of the graph inputs, in order."""
         mask = ["encoder_attention_mask"] if self.masked else []
         own, cross = (names("past_key_values", w, len(self.sizes)) for w in ("decoder", "encoder"))
-        return ["input_ids", *mask, *own, *cross]
+        return ["input_ids", *self.cache_position, *mask, *own, *cross]
 
     @property
     def output_names(self) -> list[str]:
@@ -112,25 +114,53 @@ class DecoderPart(nn.Module):
         return ["logits", *names("present", "decoder", len(self.sizes))]
 
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return logits [B, S, V] in float32 and the keys and values [B, N, T, D] of every layer.
+        """Return logits [B, S, V] in float32 and the cached keys and values of every layer.
 
-        ``inputs``: input_ids [B, S]; encoder_attention_mask [B, P] if ``masked``; keys and values
-        of every layer, first those of past tokens [B, N, T - S, D], then those of the source
-        [B, N, P, D].
+        ``inputs``: input_ids [B, S]; cache_position [S] of a static cache; encoder_attention_mask
+        [B, P] if ``masked``; keys and values of every layer, first those of own tokens
+        [B, N, T - S, D], of a static cache [B, N, C, D], then those of the source [B, N, P, D].
         """
+        ids, *given = inputs
+        positions = tuple(given.pop(0) for _ in self.cache_position)
+        mask = given.pop(0) if self.masked else None
+        half = 2 * len(self.sizes)
+        own, cross = (
+            list(zip(of[0::2], of[1::2], strict=True)) for of in (given[:half], given[half:])
+        )
+        logits, present = self._decode(ids, positions, mask, own, cross)
+        return logits, *(tensor for pair in present for tensor in pair)
+
+    def _decode(
+        self,
+        input_ids: torch.Tensor,
+        positions: tuple[torch.Tensor, ...],
+        mask: torch.Tensor | None,
+        own: CachedPairs,
+        cross: CachedPairs,
+    ) -> tuple[torch.Tensor, CachedPairs]:
+        """Return logits and the cached keys and values after the step."""
+        del positions  # they follow from the length of the cache
+        cache = filled_cache([key for key, _ in own], [value for _, value in own])
+        return self._logits(input_ids, mask, cache, cross), _pairs(cache)
+
+    def _logits(
+        self,
+        input_ids: torch.Tensor,
+        mask: torch.Tensor | None,
+        own: Any,
+        cross: CachedPairs,
+        own_mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Run the model with a cache of own tokens, and a mask of them if it is not its own."""
         from transformers.cache_utils import EncoderDecoderCache
         from transformers.modeling_outputs import BaseModelOutput
 
-        mask = inputs[1] if self.masked else None
-        given = inputs[2 if self.masked else 1 :]
-        half = 2 * len(self.sizes)
-        own, cross = given[:half], given[half:]
+        source = cross[0][0]
         cache = EncoderDecoderCache(
-            filled_cache(own[0::2], own[1::2]), filled_cache(cross[0::2], cross[1::2])
+            own, filled_cache([key for key, _ in cross], [value for _, value in cross])
         )
         cache.is_updated = dict.fromkeys(range(len(self.sizes)), True)
-        source = cross[0]
-        logits = self.model(
+        return self.model(
             # Only the shape is read: the layers find their keys and values in the cache.
             encoder_outputs=BaseModelOutput(
                 last_hidden_state=source.new_zeros(1, 1, 1).expand(
@@ -138,12 +168,16 @@ class DecoderPart(nn.Module):
                 )
             ),
             attention_mask=mask,
-            decoder_input_ids=inputs[0],
+            decoder_input_ids=input_ids,
+            decoder_attention_mask=own_mask,
             past_key_values=cache,
             use_cache=True,
-        ).logits
-        grown = _pairs(cache.self_attention_cache)
-        return logits.float(), *(tensor for pair in grown for tensor in pair)
+        ).logits.float()
+
+    def first_cache(self, batch: int, tokens: int) -> list[torch.Tensor]:
+        """Return the cache before the first of ``tokens``, which is empty."""
+        del tokens  # it grows
+        return self.empty_cache(batch, 0)
 
     def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed keys and values of ``length`` tokens for every layer."""
@@ -198,10 +232,12 @@ class EncoderDecoderProbe:
         """Compare the prompt's logits and those of single steps; raises NotProven."""
         _, *cross = encoder(*self._source)
         mask = [self._source[1]] if decoder.masked else []
-        past = decoder.empty_cache(self._ids.shape[0], 0)
+        past = decoder.first_cache(*self._ids.shape)
         collected = []
-        for ids in self._ids.split(list(_STEPS), 1):
-            logits, *past = decoder(ids, *mask, *past, *cross)
+        numbers = torch.arange(self._ids.shape[1]).split(list(_STEPS))
+        for ids, positions in zip(self._ids.split(list(_STEPS), 1), numbers, strict=True):
+            given = [positions] if decoder.cache_position else []
+            logits, *past = decoder(ids, *given, *mask, *past, *cross)
             collected.append(logits)
         compare(self._expected, torch.cat(collected, 1), "logits of the whole model")
 
@@ -211,7 +247,7 @@ def names(prefix: str, of: str, layers: int) -> list[str]:
     return [f"{prefix}.{i}.{of}.{kind}" for i in range(layers) for kind in ("key", "value")]
 
 
-def _pairs(cache: Any) -> _Pairs:
+def _pairs(cache: Any) -> CachedPairs:
     found = [(layer.keys, layer.values) for layer in cache.layers]
     if not found or any(key is None or key.dim() != 4 for key, _ in found):
         raise NotProven("expected a cache of keys [B, N, T, D] in every decoder layer")

@@ -119,12 +119,15 @@ class SharedStep:
         scale: float,
         obstacle: str | None,
         query_rope: torch.Tensor | None = None,
+        bias: torch.Tensor | None = None,
     ) -> torch.Tensor | None:
         """Attend from query [B, Nq, S, D] over the cache; return [B, S, Nq, D].
 
-        ``obstacle``: why attention cannot be fused by this operator; ``query_rope``: see
-        ``Step.attend``. Returns None if it has to read the mask; raises NotProven if there is none.
+        ``obstacle``: why attention cannot be fused by this operator, such as ``bias``;
+        ``query_rope``: see ``Step.attend``. Returns None if it has to read the mask; raises
+        NotProven if there is none.
         """
+        del bias  # an obstacle
         layer = next((x for x in self.layers if x.keys is key and x.values is value), None)
         number = next((i for i, made in enumerate(self._made) if made is mask), None)
         masking = None if number is None else self._maskings[number]

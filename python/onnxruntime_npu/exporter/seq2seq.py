@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..errors import ExportError
+from ..errors import ArgumentError, ExportError
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
@@ -25,8 +25,10 @@ from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .seq2seq_genai import write_genai_config
 from .staging import staged
+from .static_decoder import StaticDecoderPart
 from .tracing import onnx_model_of
 
+_PARTS: dict[str, type[DecoderPart]] = {"dynamic": DecoderPart, "static": StaticDecoderPart}
 ENCODER_FILE, DECODER_FILE = "encoder_model.onnx", "decoder_model.onnx"
 
 
@@ -35,6 +37,7 @@ def export_seq2seq(
     out_dir: str | Path,
     *,
     dtype: str = "float32",
+    cache: str = "dynamic",
     quant: str = "none",
     opset: int | None = None,
     tokenizer: Any | None = None,
@@ -54,11 +57,17 @@ def export_seq2seq(
     past_key_values.N.encoder.key and .value, what the encoder returned. It returns logits [B, S, V]
     in float32 and present.N.decoder.key and .value [B, heads, T, D].
 
+    With a static cache those of own tokens are [B, heads, C, D], of any capacity C >= T, and bound
+    as input and output; a step writes S slots of each. It takes cache_position [S] int64, too: the
+    numbers of the new tokens, counted from 0.
+
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
             T5ForConditionalGeneration or WhisperForConditionalGeneration (left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and caches.
+        cache: of the decoder's own tokens: dynamic, which grows, or static, which is preallocated
+            and updated in place. That of the source is computed once, with either.
         quant: none, or a scheme of ``onnxruntime_npu.converters.quantize_weights`` that needs no
             calibration: w8a16, w4a16 and w4a8, with float16 or bfloat16, or w8a8_dynamic; the head
             stays as it is.
@@ -70,6 +79,7 @@ def export_seq2seq(
     """
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
+    _check_cache(cache)
     check_quant(quant, DTYPES[dtype])
     opset = check_opset(opset)
     out = check_directory(out_dir)
@@ -84,7 +94,7 @@ def export_seq2seq(
         )
     torch_library.register()
     try:
-        encoder, decoder, used = attempt(_proven, model)
+        encoder, decoder, used = attempt(_proven, model, _PARTS[cache])
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
@@ -112,26 +122,42 @@ def export_seq2seq(
             quant=quant,
             opset=opset,
         )
+        report.parts[DECODER_FILE].cache = cache
         report.parts[DECODER_FILE].warnings += warnings
         report.write(folder / REPORT_FILE)
     return report
 
 
-def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, UsedLinears]]:
+def _check_cache(cache: str) -> None:
+    """Raise ArgumentError for a cache that encoder-decoders do not have."""
+    if cache == "paged":
+        raise ArgumentError(
+            "expected cache to be one of dynamic, static, got 'paged': blocks serve continuous "
+            "batching, and onnxruntime-genai's engine has no encoder-decoders"
+        )
+    check_choice("cache", cache, tuple(_PARTS))
+
+
+def _proven(
+    model: Any, part: type[DecoderPart]
+) -> tuple[EncoderPart, DecoderPart, dict[str, UsedLinears]]:
     """Fuse attention and replace modules of both parts; prove the logits of the whole."""
     encoder = EncoderPart(model)
-    decoder = DecoderPart(encoder, vocabulary=model.get_output_embeddings().weight.shape[0])
+    vocabulary = model.get_output_embeddings().weight.shape[0]
+    growing = DecoderPart(encoder, vocabulary)  # which needs no fused attention
+    decoder = part(encoder, vocabulary)
     probe = EncoderDecoderProbe(encoder)
-    probe.check(encoder, decoder)
+    probe.check(encoder, growing)
     source = encoder.example()
-    example = decoder.example(source, encoder(*source))
+    encoded = encoder(*source)
+    example = growing.example(source, encoded)
     of_encoder, of_decoder = Findings(), Findings()
 
     def encode(_model: Any) -> Any:
         return encoder(*source)
 
     def decode(_model: Any) -> Any:
-        return decoder(*example)
+        return growing(*example)
 
     used = {
         ENCODER_FILE: used_linears(model, encode, of_encoder),
@@ -141,7 +167,8 @@ def _proven(model: Any) -> tuple[EncoderPart, DecoderPart, dict[str, UsedLinears
     replace_modules(model, role_of, decode, of_decoder)
     if not fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder):
         of_encoder.keep("", "attention", NOT_CALLED)
-    if not fuse_attention(model.get_decoder(), decode, of_decoder):
+    stepped = decoder.example(source, encoded)
+    if not fuse_attention(model.get_decoder(), lambda _: decoder(*stepped), of_decoder):
         of_decoder.keep("", "attention", NOT_CALLED)
     probe.check(encoder, decoder)
     return encoder.eval(), decoder.eval(), used

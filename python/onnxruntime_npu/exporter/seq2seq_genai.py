@@ -19,6 +19,8 @@ def write_genai_config(
     """Write genai_config.json for the files of encoder and decoder; return why not, or None."""
     if encoder.encoder.main_input != "input_features":
         return "no genai_config.json: onnxruntime-genai has encoder-decoders of sound only"
+    if decoder.cache_position:
+        return "no genai_config.json: onnxruntime-genai runs encoder-decoders whose cache grows"
     shape = encoder.dimensions()["input_features"]
     if shape[-1] != _FRAMES:
         return f"no genai_config.json: onnxruntime-genai takes {_FRAMES} frames, not {shape[-1]}"

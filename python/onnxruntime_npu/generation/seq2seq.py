@@ -20,11 +20,12 @@ from .growing_cache import PAST, PRESENT, GrowingCache
 from .logits_processing import ProcessedChoice
 from .logits_rules import LogitsRules
 from .loop import Generation, checked_count, chooser, run
+from .preallocated_cache import POSITION, PreallocatedCache
 from .text_stream import TextStream
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
 MASK = "encoder_attention_mask"
-OWN = ".decoder."  # in the names of the cache that grows
+OWN = ".decoder."  # in the names of the cache of own tokens
 
 
 class Seq2SeqLM(Exported):
@@ -37,6 +38,7 @@ class Seq2SeqLM(Exported):
         self.encoder_inputs = [value.name for value in self.encoder.get_inputs()]
         given = [value.name for value in self.decoder.get_inputs()]
         self.source_inputs = [n for n in given if n.startswith(PAST) and ".encoder." in n]
+        self.static = POSITION in given  # whether the cache is preallocated
         self.masked = MASK in given  # whether the decoder is told of padding in the source
         logits = next(o for o in self.decoder.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
@@ -114,7 +116,7 @@ class Seq2SeqLM(Exported):
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rules = LogitsRules(self.generation_config, len(start), budget)
         rows = [start] * len(arrays[self.encoder_inputs[0]])
-        with closing(_Stepper(self, arrays, rows)) as state:
+        with closing(_Stepper(self, arrays, rows, len(start) + budget)) as state:
             chosen = choose if rules.empty else ProcessedChoice([rules], choose)
             return run(state, chosen, rows, budget, self.stop_tokens, on_tokens)
 
@@ -134,6 +136,12 @@ class Seq2SeqLM(Exported):
         self.encoder.run_with_iobinding(binding)
         hidden, *values = binding.get_outputs()
         return hidden, dict(zip(self.source_inputs, values, strict=True))
+
+    def new_cache(self, rows: int, length: int) -> GrowingCache | PreallocatedCache:
+        """Return a cache without tokens for rows of at most ``length`` tokens."""
+        if self.static:
+            return PreallocatedCache(self.decoder, self.device, rows, length, OWN)
+        return GrowingCache(self.decoder, self.device, rows, OWN)
 
     def checked_inputs(self, inputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Return the encoder's inputs as it takes them; ArgumentError for others."""
@@ -188,7 +196,11 @@ class _Stepper:
     """The state of one batch: keys and values of the source, and those of its own tokens."""
 
     def __init__(
-        self, model: Seq2SeqLM, inputs: Mapping[str, np.ndarray], rows: list[list[int]]
+        self,
+        model: Seq2SeqLM,
+        inputs: Mapping[str, np.ndarray],
+        rows: list[list[int]],
+        length: int,
     ) -> None:
         self._model = model
         self._inputs = inputs
@@ -197,7 +209,7 @@ class _Stepper:
         self._source: dict[str, np.ndarray | ort.OrtValue] = {}
         if model.masked:
             self._source[MASK] = inputs["attention_mask"]
-        self._cache = GrowingCache(model.decoder, model.device, len(rows), OWN)
+        self._cache = model.new_cache(len(rows), length)
 
     def prefill(self) -> ort.OrtValue:
         _, values = self._model.encode(self._inputs)

@@ -6,7 +6,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..errors import ArgumentError
-from ..generation.growing_cache import PAST, GrowingCache
+from ..generation.growing_cache import PAST
 from ..generation.row_choice import RowChoice
 from ..generation.seq2seq import MASK, OWN, Seq2SeqLM
 from .batch_cache import BatchCache
@@ -66,7 +66,7 @@ class Seq2SeqCache(BatchCache):
                 f"expected a multiple of {sources} rows, of the sources, got {rows}"
             )
         self._rows, self._group = rows, rows // sources
-        self._cache = GrowingCache(self._model.decoder, self._model.device, rows, OWN)
+        self._cache = self._model.new_cache(rows, self._length)
         self._source = source
         if self._group > 1:
             chosen = np.arange(rows) // self._group

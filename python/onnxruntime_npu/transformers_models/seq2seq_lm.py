@@ -17,6 +17,8 @@ from ..session.ortvalue import ortvalue_to_numpy
 from .generating_model import GeneratingModel
 from .seq2seq_cache import Seq2SeqCache
 
+_MORE_TOKENS = 256  # that a preallocated cache takes after those of the call that begins it
+
 
 @dataclass
 class SourceOutput(ModelOutput):
@@ -95,6 +97,11 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
         """Return an empty cache for decoder rows of at most ``length`` tokens."""
         return Seq2SeqCache(self.exported, length)
 
+    def _default_length(self, tokens: int) -> int:
+        """Return how many tokens a cache takes that a call of ``tokens`` begins."""
+        context = self.exported.context_length
+        return min(tokens + _MORE_TOKENS, context) if self.exported.static else context
+
     def forward(
         self,
         input_ids: torch.Tensor | None = None,
@@ -114,7 +121,8 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
             attention_mask: of the source, [B, S], 0 for padding; default: no padding.
             decoder_input_ids: new tokens [B, T].
             encoder_outputs: what ``get_encoder()`` returned.
-            past_key_values: the cache of the decoder's tokens before, extended in place.
+            past_key_values: the cache of the decoder's tokens before, extended in place. Without
+                one, a static cache for 256 tokens more is begun.
             input_features: of sound.
             decoder_attention_mask: ones: rows of the decoder have no padding.
             use_cache: whether the result has the cache; default: as the configuration says.
@@ -137,7 +145,7 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
         elif not isinstance(encoder_outputs, SourceOutput):
             raise ArgumentError("encoder_outputs expected what get_encoder() of this model returns")
         rows = checked_rows(decoder_input_ids.tolist(), self.exported.vocabulary)
-        cache = past_key_values or self.new_cache(self.exported.context_length)
+        cache = past_key_values or self.new_cache(self._default_length(decoder_input_ids.shape[1]))
         mask = None if attention_mask is None else attention_mask.cpu().long().numpy()
         value = cache.step(np.array(rows, np.int64), mask, encoder_outputs.values)
         output = Seq2SeqLMOutput(
