@@ -211,18 +211,7 @@ def test_more_image_tokens_than_features_are_an_error(exported):
 
 
 def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
-    config = transformers.Qwen2VLConfig(
-        text_config=TEXT,
-        vision_config={"depth": 1, "embed_dim": 32, "num_heads": 2, "hidden_size": 64},
-        image_token_id=IMAGE_TOKEN,
-    )
-    of_patches = transformers.Qwen2VLForConditionalGeneration(config).eval()
     for model, message in (
-        (
-            of_patches,
-            r"^cannot export Qwen2VLForConditionalGeneration \(qwen2_vl\): expected images of one "
-            r"size, image_size of the vision configuration$",
-        ),
         (torch.nn.Linear(2, 2), "cannot export Linear: expected a transformers model of images"),
     ):
         with pytest.raises(ExportError, match=message):
@@ -233,7 +222,7 @@ def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
     ):
         with pytest.raises(ArgumentError, match=message):
             export_image_text_to_text(
-                **{"model_or_dir": of_patches, "out_dir": tmp_path / "out", **arguments}
+                **{"model_or_dir": None, "out_dir": tmp_path / "out", **arguments}
             )
     assert not (tmp_path / "out").exists()
 

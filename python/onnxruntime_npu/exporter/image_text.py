@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from ..errors import ExportError
@@ -20,6 +19,7 @@ from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart, VisionPar
 from .module_replacement import convert_weights, replace_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
+from .patch_images import PatchVisionPart, takes_patches
 from .proof import Findings, NotProven, attempt, unsupported
 from .replaced_functions import ReplacedFunctions
 from .rotary_function import replace_rotary
@@ -30,6 +30,7 @@ from .unused_attention import forget_unused_attention
 
 # Of the file's metadata: the token in whose places features are put.
 IMAGE_TOKEN = "image_token_id"
+MERGE = "spatial_merge_size"  # patches of an image that become one feature, in either direction
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -55,6 +56,10 @@ def export_image_text_to_text(
     an image see each other in both directions, and past_key_values.N.key and .value
     [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
     .value [B, heads, T, D].
+
+    Of a model that takes patches, such as Qwen2-VL, vision takes pixel_values [P, values] float32
+    and patch_positions [P, 2] int64, row and column, of the P patches of one image, and text
+    position_ids [3, B, S]: time, row and column.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
@@ -87,6 +92,8 @@ def export_image_text_to_text(
     convert_weights(model, DTYPES[dtype])
     models = {name: onnx_model_of(part, part.example(), opset) for name, part in parts.items()}
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)
+    if isinstance(parts[VISION_FILE], PatchVisionPart):
+        models[VISION_FILE].metadata_props[MERGE] = str(parts[VISION_FILE].merge)
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
         report = write_parts(
@@ -106,7 +113,8 @@ def export_image_text_to_text(
 
 def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
     """Fuse attention and replace modules of all parts; prove the logits of the whole."""
-    vision, embedding = VisionPart(model), EmbeddingPart(model)
+    vision = PatchVisionPart(model) if takes_patches(model) else VisionPart(model)
+    embedding = EmbeddingPart(model)
     probe = ImageTextProbe(model, vision)
     language = model.get_decoder()
     functions = ReplacedFunctions()
@@ -124,7 +132,7 @@ def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
         of_text.keep("", "attention", NOT_CALLED)
     replace_rotary(language, lambda _: text(*example), functions, of_text)
     probe.check(vision, embedding, text)
-    parts: dict[str, torch.nn.Module] = {
+    parts: dict[str, Any] = {
         VISION_FILE: vision.eval(),
         EMBEDDING_FILE: embedding.eval(),
         TEXT_FILE: text.eval(),

@@ -15,6 +15,7 @@ from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import CacheSizes
+from .patch_images import PatchVisionPart, takes_patches, token_positions
 from .plain_cache import filled_cache
 from .proof import NotProven, compare
 from .replaced_functions import ReplacedFunctions
@@ -57,9 +58,9 @@ class VisionPart(nn.Module):
         owner = self.model.base_model
         return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)
 
-    def as_given(self, pixel_values: torch.Tensor) -> torch.Tensor:
+    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return an image as the model takes it."""
-        return pixel_values[None] if self.several else pixel_values
+        return {"pixel_values": pixel_values[None] if self.several else pixel_values}
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
@@ -123,7 +124,10 @@ class TextPart(nn.Module):
         self.size, self.vocabulary = int(size), int(model.get_output_embeddings().weight.shape[0])
         # Where tokens of an image see each other in both directions, it takes their kinds.
         self.kinds = [KINDS] if KINDS in inspect.signature(model.forward).parameters else []
-        given = torch.zeros(1, NEW, self.size), torch.ones(1, NEW), torch.arange(NEW)[None]
+        # In time, rows and columns, where images are grids of patches.
+        self.axes = [3] if takes_patches(model) else []
+        places = torch.arange(NEW).expand(*self.axes, 1, NEW)
+        given = torch.zeros(1, NEW, self.size), torch.ones(1, NEW), places
         kinds = [torch.zeros(1, NEW, dtype=torch.int64) for _ in self.kinds]
         _, cache = self._logits(*given, kinds, [])
         for key, value in cache:
@@ -150,8 +154,8 @@ class TextPart(nn.Module):
         """Return logits [B, 1, V] of each row's last token in float32, and the cache.
 
         ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S],
-        token_type_ids [B, T] if the model takes them, 1 for tokens of images, and past keys and
-        values [B, N, T - S, D] of every layer.
+        or [3, B, S] of a model that takes patches, token_type_ids [B, T] if the model takes them,
+        1 for tokens of images, and past keys and values [B, N, T - S, D] of every layer.
         """
         embeds, mask, positions, *others = inputs
         kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
@@ -194,7 +198,7 @@ class TextPart(nn.Module):
         """Return arguments to trace with."""
         total = PAST + NEW
         mask = torch.ones(BATCH, total, dtype=torch.int64)
-        positions = torch.arange(PAST, total)[None].repeat(BATCH, 1)
+        positions = torch.arange(PAST, total).repeat(*self.axes, BATCH, 1)
         embeds = torch.zeros(BATCH, NEW, self.size)
         kinds = [torch.zeros_like(mask) for _ in self.kinds]
         return (embeds, mask, positions, *kinds, *self.empty_cache(BATCH, PAST))
@@ -204,7 +208,7 @@ class TextPart(nn.Module):
         shapes: dict[str, tuple[str | int, ...]] = {
             "inputs_embeds": ("batch", "sequence", self.size),
             "attention_mask": ("batch", "total"),
-            "position_ids": ("batch", "sequence"),
+            "position_ids": (*self.axes, "batch", "sequence"),
             **{name: ("batch", "total") for name in self.kinds},
             "logits": ("batch", 1, self.vocabulary),
         }
@@ -218,7 +222,7 @@ class TextPart(nn.Module):
 class ImageTextProbe:
     """A row with an image and a padded row without, and the original's logits for them."""
 
-    def __init__(self, model: Any, vision: VisionPart) -> None:
+    def __init__(self, model: Any, vision: VisionPart | PatchVisionPart) -> None:
         generator = torch.Generator().manual_seed(7)
         self._image = vision.example()
         features = vision(*self._image).shape[0]
@@ -237,13 +241,15 @@ class ImageTextProbe:
         if KINDS in kinds:  # an image is in the prompt as a whole
             self._rows[0] = torch.cat([self._rows[0], text(_DECODED - _AFTER)])
         self._expected = []
-        pixels = vision.as_given(self._image[0])
-        for row, image in zip(self._rows, ({"pixel_values": pixels}, {}), strict=True):
+        self._model, self._given = model, vision.as_given(self._image[0])
+        for row, image in zip(self._rows, (self._given, {}), strict=True):
             told = dict.fromkeys(kinds, (row == token).long()[None])
             result = model(input_ids=row[None], use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
 
-    def check(self, vision: VisionPart, embedding: EmbeddingPart, text: TextPart) -> None:
+    def check(
+        self, vision: VisionPart | PatchVisionPart, embedding: EmbeddingPart, text: TextPart
+    ) -> None:
         """Compare the prompt's logits and those of single steps; raises NotProven."""
         longest = max(map(len, self._rows))
         padding = [longest - len(row) for row in self._rows]
@@ -251,7 +257,10 @@ class ImageTextProbe:
             [nn.functional.pad(r, (p, 0)) for r, p in zip(self._rows, padding, strict=True)]
         )
         mask = torch.stack([torch.arange(longest) >= p for p in padding]).long()
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        if text.axes:
+            positions = token_positions(self._model, ids, mask, self._given["image_grid_thw"])
+        else:
+            positions = (mask.cumsum(1) - 1).clamp(min=0)
         past = text.empty_cache(len(self._rows), 0)
         features = vision(*self._image)
         used = 0
@@ -262,7 +271,7 @@ class ImageTextProbe:
             embeds = embedding(ids[:, step], features[used:shown])
             used = shown
             kinds = [(ids[:, :end] == embedding.image_token).long() for _ in text.kinds]
-            logits, *past = text(embeds, mask[:, :end], positions[:, step], *kinds, *past)
+            logits, *past = text(embeds, mask[:, :end], positions[..., step], *kinds, *past)
             collected.append(logits)
             start = end
         for row, expected in enumerate(self._expected):

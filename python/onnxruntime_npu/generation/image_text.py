@@ -16,6 +16,7 @@ from ..sampling import Sampler
 from .exported import Exported
 from .growing_cache import GrowingCache
 from .loop import Generation, checked_count, chooser, run
+from .patch_positions import checked_grids, patch_positions, token_positions
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
 _KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
@@ -32,8 +33,12 @@ class ImageTextLM(Exported):
     def _load(self) -> None:
         self.vision, self.embedding, self.text = map(self._open, (VISION, EMBEDDING, TEXT))
         self.image_shape = [int(size) for size in self.vision.get_inputs()[0].shape[1:]]
-        self.tokens_per_image, size = self.vision.get_outputs()[0].shape
+        count, size = self.vision.get_outputs()[0].shape
         self._no_features = np.empty((0, size), np.float32)
+        # Of a model that takes patches: how many become one token, in either direction.
+        merge = self.vision.get_modelmeta().custom_metadata_map.get("spatial_merge_size")
+        self.merge = None if merge is None else int(merge)
+        self.tokens_per_image = count if self.merge is None else None  # each has its own
         metadata = self.embedding.get_modelmeta().custom_metadata_map
         self.image_token = int(metadata["image_token_id"])
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
@@ -47,6 +52,7 @@ class ImageTextLM(Exported):
         *,
         attention_mask: np.ndarray | None = None,
         pixel_values: np.ndarray | None = None,
+        image_grid_thw: np.ndarray | None = None,
         max_new_tokens: int = 256,
         sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         on_tokens: Callable[[list[int | None]], None] | None = None,
@@ -57,7 +63,10 @@ class ImageTextLM(Exported):
             input_ids: [B, S] integers; each image has its tokens, rows are padded on the left.
             attention_mask: [B, S] integers, 0 where a row is padded; default: no padding.
             pixel_values: [images, channels, height, width] float32, in the order of their tokens;
-                or [B, images, channels, height, width], in which images of zeros are padding.
+                or [B, images, channels, height, width], in which images of zeros are padding. Of
+                a model that takes patches: [patches, values] of all images.
+            image_grid_thw: of a model that takes patches: [images, 3] integers, 1 and the rows and
+                columns of patches of each image.
             max_new_tokens: max number of tokens to generate for each row.
             sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
                 logits [B, V] on the host and returns tokens [B].
@@ -82,12 +91,50 @@ class ImageTextLM(Exported):
             raise ArgumentError(
                 f"the prompt has {ids.shape[1]} tokens, the model's context {self.context_length}"
             )
-        features = self._features(pixel_values, int((ids == self.image_token).sum()))
+        shown = int((ids == self.image_token).sum())
+        positions: tuple[np.ndarray, np.ndarray] | None = None
+        if self.merge is not None:
+            grids = checked_grids(image_grid_thw, self.merge)
+            features = self._features_of_patches(pixel_values, grids)
+            positions = token_positions(ids, mask, self.image_token, grids, self.merge)
+            if len(features) != shown:
+                raise ArgumentError(
+                    f"expected {len(features)} image tokens for {len(grids)} images, got {shown}"
+                )
+        elif image_grid_thw is not None:
+            raise ArgumentError("expected no image_grid_thw: the model takes images of one size")
+        else:
+            features = self._features(pixel_values, shown)
         budget = min(count, self.context_length - ids.shape[1])
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
-        with closing(_Stepper(self, ids, mask, features)) as state:
+        with closing(_Stepper(self, ids, mask, features, positions)) as state:
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
+
+    def _features_of_patches(
+        self, pixel_values: np.ndarray | None, grids: np.ndarray
+    ) -> np.ndarray:
+        """Return the features of all images [F, H], whose patches follow each other."""
+        assert self.merge is not None
+        sizes = grids.prod(1)
+        none = np.zeros((0, *self.image_shape), np.float32)
+        patches = none if pixel_values is None else np.asarray(pixel_values)
+        expected = [int(sizes.sum()), *self.image_shape]
+        if patches.dtype.kind != "f" or list(patches.shape) != expected:
+            raise ArgumentError(
+                f"expected pixel_values of float32 and shape {expected}, as image_grid_thw says, "
+                f"got {patches.dtype} {list(patches.shape)}"
+            )
+        found = [self._no_features]
+        start = 0
+        for (_, rows, columns), size in zip(grids.tolist(), sizes.tolist(), strict=True):
+            image, start = patches[start : start + size], start + size
+            given = {
+                "pixel_values": np.ascontiguousarray(image, np.float32),
+                "patch_positions": patch_positions(rows, columns, self.merge),
+            }
+            found.append(self.vision.run(None, given)[0])
+        return np.concatenate(found)
 
     def _features(self, pixel_values: np.ndarray | None, tokens: int) -> np.ndarray:
         """Return the features of all images [F, H] for as many image tokens."""
@@ -101,6 +148,7 @@ class ImageTextLM(Exported):
                 f"{', '.join(map(str, self.image_shape))}], got {images.dtype} {list(images.shape)}"
             )
         count = len(images) if images.size else 0
+        assert self.tokens_per_image is not None
         if tokens != count * self.tokens_per_image:
             raise ArgumentError(
                 f"expected {self.tokens_per_image} image tokens for each of {count} images, got "
@@ -119,10 +167,17 @@ class _Stepper:
     """The state of one batch, whose cache grows by one token per step."""
 
     def __init__(
-        self, model: ImageTextLM, ids: np.ndarray, mask: np.ndarray, features: np.ndarray
+        self,
+        model: ImageTextLM,
+        ids: np.ndarray,
+        mask: np.ndarray,
+        features: np.ndarray,
+        positions: tuple[np.ndarray, np.ndarray] | None,
     ) -> None:
         self._model = model
         self._ids, self._mask, self._features = ids, mask, features
+        # Those of the prompt [3, B, S] and the next ones [B], if they do not follow from the mask.
+        self._positions = positions
         self._kinds = (ids == model.image_token).astype(np.int64)  # 0 for what is generated
         self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
         self._cache = GrowingCache(model.text, model.device, len(ids))
@@ -145,15 +200,22 @@ class _Stepper:
         embedding.bind_cpu_input("image_features", features)
         embedding.bind_output("inputs_embeds", *model.device)
         model.embedding.run_with_iobinding(embedding)
-        positions = np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -ids.shape[1] :]
         return self._cache.step(
             {
                 "inputs_embeds": embedding.get_outputs()[0],
                 "attention_mask": self._mask,
-                "position_ids": positions,
+                "position_ids": self._next_positions(ids.shape[1]),
                 **({_KINDS: self._kinds} if self._takes_kinds else {}),
             }
         )
+
+    def _next_positions(self, count: int) -> np.ndarray:
+        if self._positions is None:
+            return np.maximum(self._mask.cumsum(axis=1) - 1, 0)[:, -count:]
+        positions, following = self._positions
+        # After the prompt, each token is one of text, wherever an image ended.
+        self._positions = np.tile(following[:, None], (3, 1, 1)), following + 1
+        return positions
 
 
 def _integers(name: str, array: np.ndarray) -> np.ndarray:
