@@ -18,6 +18,7 @@ from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracin
 from onnxruntime_npu.exporter.staging import staged
 
 from .conftest import tiny_model
+from .test_seq2seq import tiny_model as seq2seq_model
 
 
 def full_disk(*_args, **_kwargs):
@@ -81,6 +82,42 @@ def test_terminated_command_leaves_nothing(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().err == "onnxruntime-npu: error: terminated\n"
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == handler
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("failure", ["interrupted", "the disk is full"])
+def test_export_of_several_files_leaves_none_of_them(tmp_path, monkeypatch, capsys, failure):
+    """It is stopped, or the disk is full, once the first of two models is written."""
+    seq2seq_model("t5", num_layers=1).save_pretrained(tmp_path / "in")
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "in"))
+    capsys.readouterr()
+    before = sorted(tmp_path.rglob("*"))
+    write, limits, written = tracing.save, resource.getrlimit(resource.RLIMIT_FSIZE), []
+
+    def stop(model, path, data):
+        if written and failure == "interrupted":
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(60)  # the signal ends it
+        if written:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+        written.append(path)
+        write(model, path, data)
+
+    monkeypatch.setattr(tracing, "save", stop)
+    out = tmp_path / "new" / "out"
+    try:
+        code = main(["export-seq2seq", str(tmp_path / "in"), str(out), "--cache", "static"])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    lines = capsys.readouterr().err.splitlines()
+    assert [line for line in lines if line.startswith("onnxruntime-npu: error: ")] == [
+        "onnxruntime-npu: error: " + (
+            "interrupted" if failure == "interrupted" else f"cannot write {out}: File too large"
+        )
+    ]  # fmt: skip
+    assert code == (130 if failure == "interrupted" else 1)
+    assert "Traceback" not in "".join(lines) and written[0].name == "encoder_model.onnx"
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_model_file_is_moved_last_and_others_stay(tmp_path):
