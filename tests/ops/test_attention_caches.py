@@ -241,7 +241,7 @@ def test_block_table_entries_are_checked(data, rows, length, entry) -> None:
 
 @pytest.mark.parametrize("dtype", list(TOLERANCES))
 @pytest.mark.parametrize("rows", [1, 20])
-@pytest.mark.parametrize("size", [20, 64])  # 64 fills whole registers, which are read in place
+@pytest.mark.parametrize("size", [20, 64, 128])  # 64 fills whole registers, which are read in place
 def test_block_table_entries_beyond_lengths_are_not_read(rows, size, dtype) -> None:
     q, k, v, attributes = operands((4, 2, size), 2, rows, 256, dtype)
     attributes |= {"actual_seq_lengths_kv": [0, 256], "sparse_mode": 0}
