@@ -34,9 +34,9 @@ GroupQueryAttention and a cache updated in place), onnxruntime-genai, OpenVINO (
 llama.cpp and torch (transformers, eager). `make bench` installs them into `build/bench/peers` and
 measures, `python benchmarks/llm.py --report-only --write-docs` writes this page, and `make
 bench-check` compares the ratios with those stored in `benchmarks/ratios/`. [Hardware
-limits](performance_limits.md) explains why targets are missed, and [what is known of machines with
-tile registers](performance_limits.md#tile-registers), of which none is among those measured.
-Nothing was timed on ARM64 ([what was run there](environment.md#levels-of-kernels)).
+limits](performance_limits.md) explains why targets are missed, [in a section of its
+own](performance_limits.md#tile-registers) for machines with tile registers. Nothing was timed on
+ARM64 ([what was run there](environment.md#levels-of-kernels)).
 """
 
 

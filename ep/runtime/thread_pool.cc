@@ -288,7 +288,8 @@ void ParallelFor(int64_t n, int64_t grain, RangeFunction f) {
   if (most >= 2 && !inside_parallel) {
     ThreadPool& pool = Pool();
     if (pool.threads() > 1)
-      return pool.Run(n, static_cast<uint32_t>(std::min({most, pool.threads() * kRangesPerThread, PoolJob::kMostRanges})), f);
+      return pool.Run(
+          n, static_cast<uint32_t>(std::min({most, pool.threads() * kRangesPerThread, PoolJob::kMostRanges})), f);
   }
   f(0, n);
 }

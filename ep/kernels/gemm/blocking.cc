@@ -89,8 +89,10 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
 
   // Threads split the columns first, so that each panel is read by one thread; rows too if there are too few panels, or
   // many rows for tiles: a thread then finds the rows of A in its own cache, where the kernel before has computed them,
-  // and that saves more than reading the panels twice costs.
-  const bool rows_apart = kernel.uses_tiles() && constant_b && out.slivers >= kSliversApart * threads;
+  // and that saves more than reading the panels twice costs, unless sums between blocks of K leave the L2 cache.
+  const int64_t sum_bytes = CeilDiv(m, threads) * n * static_cast<int64_t>(sizeof(float));
+  const bool rows_apart = kernel.uses_tiles() && constant_b && out.slivers >= kSliversApart * threads &&
+                          (out.depth_blocks == 1 || sum_bytes <= SecondLevelCache());
   if (out.slivers > 1 && (rows_apart || panels < threads)) {
     out.row_parts = rows_apart ? threads : std::min(out.slivers, CeilDiv(threads, panels));
     out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));

@@ -1,5 +1,6 @@
 // The order of tile instructions on which the speed of products depends, as the emulator counts it: no machine with
-// tile registers is needed to notice that it got lost, and one that has them counts, too. Decision 0020 gives the reasons for the numbers.
+// tile registers is needed to notice that it got lost, and one that has them counts, too. Decision 0020 gives the
+// reasons for the numbers.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 

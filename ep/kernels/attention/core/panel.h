@@ -41,7 +41,7 @@ struct PanelBuffers {
     // Not a power of two, so that the rows of a tile do not map to the same cache sets.
     key_stride = padded_words + kLanes;
     value_stride = RoundUp(p.value_size, kLanes);
-const int64_t row_size = p.head_size + p.rope_size + p.value_size;
+    const int64_t row_size = p.head_size + p.rope_size + p.value_size;
     key_block = row_size <= 256 ? 128 : 64;
     // Tiles multiply so fast that rescaling and loading the sums for each block shows, unless rows are short. Under a
     // mask a page table need not have pages for blocks that no row sees.
@@ -178,8 +178,8 @@ class PanelItem {
   auto ScoresOf(const Part& part, float* scores) const
     requires Math::kTiles
   {
-    return TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, QueriesOf(part.panel), b_.padded_words, part.from,
-                                                    RoundUp(part.to, kTileKeys), scores);
+    return TileScores<typename Math::Dot, kVectors>(b_.keys, b_.key_stride, QueriesOf(part.panel), b_.padded_words,
+                                                    part.from, RoundUp(part.to, kTileKeys), scores);
   }
 
   int64_t RowsOf(int64_t panel) const { return std::min<int64_t>(kWidth, item_.rows - panel * kWidth); }
@@ -401,8 +401,8 @@ class PanelItem {
                         [&](int j, int v) NPU_SIMD_INLINE_LAMBDA { return sum[j][v]; });
   }
 
-  // The maximum of the scores of a panel whose scores are its products times a positive scale. The products stay as they
-  // are, but for those of keys that some lane does not see.
+  // The maximum of the scores of a panel whose scores are its products times a positive scale. The products stay as
+  // they are, but for those of keys that some lane does not see.
   void MaxOfProducts(const Part& part, int64_t begin, Vec (&max)[kVectors]) {
     const PanelKeys& seen = b_.seen[part.panel];
     HideUnseen(part, begin, part.from, std::min(part.to, seen.all_first - begin));
@@ -500,8 +500,8 @@ class PanelItem {
     int64_t turns_, steps_ = 0, due_ = 0;
   };
 
-  // Turns scores, which are stored without `factor`, into weights relative to the new maximum; `scale` is the factor for
-  // earlier sums. `dropout` are the factors of dropout, or null.
+  // Turns scores, which are stored without `factor`, into weights relative to the new maximum; `scale` is the factor
+  // for earlier sums. `dropout` are the factors of dropout, or null.
   void Normalise(const Part& part, const Vec (&block_max)[kVectors], float factor, const float* dropout,
                  Products& products, Vec (&scale)[kVectors]) {
     Vec reference[kVectors], sum[kVectors];

@@ -96,7 +96,7 @@ NPU_SIMD_INLINE Vec Exp2(Vec x) {
 // below 2^-126 take hundreds of cycles where denormals are not flushed (FlushedDenormals).
 NPU_SIMD_INLINE Vec RoughExp2(Vec x) {
   constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
-  const Vec f = _mm512_reduce_ps(x, kDown);     // x - floor(x)
+  const Vec f = _mm512_reduce_ps(x, kDown);    // x - floor(x)
   Vec p = f * 0x1.b7f73p-7f + 0x1.abf868p-5f;  // minimax on [0, 1]: relative error 2.9e-6, exact at 0
   p = p * f + 0x1.ee245p-3f;
   p = p * f + 0x1.62d6c6p-1f;
