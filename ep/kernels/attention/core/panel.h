@@ -44,8 +44,9 @@ struct PanelBuffers {
     const int64_t row_size = p.head_size + p.rope_size + p.value_size;
     key_block = row_size <= 256 ? 128 : 64;
     // Tiles multiply so fast that rescaling and loading the sums for each block shows, unless rows are short. Under a
-    // mask a page table need not have pages for blocks that no row sees.
-    if (Math::kTiles && row_size > 128 && (p.mask == nullptr || p.pages.table == nullptr)) key_block *= 2;
+    // mask a page table need not have pages for blocks that no row sees, and contiguous rows give the same bits as
+    // pages.
+    if (Math::kTiles && row_size > 128 && p.mask == nullptr) key_block *= 2;
     const int64_t panels = (max_rows + kWidth - 1) / kWidth;
     keys = carver.Take<float>(key_block * key_stride);
     values = carver.Take<float>(key_block * value_stride);
