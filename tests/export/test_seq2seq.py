@@ -230,6 +230,8 @@ def generated(model, source, **options):
 def test_static_cache_is_written_in_place_and_gives_the_tokens_of_transformers(tmp_path, kind):
     model = tiny_model(kind)
     model.save_pretrained(tmp_path / "in")
+    # As it was saved: marian computes its positions, which `tiny_model` enlarges, again.
+    model = type(model).from_pretrained(tmp_path / "in").eval()
     out = tmp_path / "out"
     arguments = ["export-seq2seq", str(tmp_path / "in"), str(out), "--cache", "static"]
     assert cli.main(arguments) == 0
