@@ -98,10 +98,9 @@ void Product::RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_be
         RunBlock(s, stop, p, end);
         continue;
       }
-      // After its range a thread takes the one that the other threads leave, since all take equal ranges in turn.
-      const int64_t next = end < panel_end     ? end
-                           : stop < sliver_end ? panel_begin
-                                               : panel_end + (NumThreads() - 1) * (panel_end - panel_begin);
+      // After its range the thread that launched goes on with the panel behind it, if its rows are the same. Others
+      // claim ranges from the last one back: that panel is theirs already, and prefetching it costs nothing.
+      const int64_t next = end < panel_end || stop == sliver_end ? end : panel_begin;
       RunAmxBlock(s, stop, p, end, next);
     }
   }

@@ -427,16 +427,22 @@ class PanelItem {
       max[v] = Max(Max(chain[0][v], chain[1][v]), Max(chain[2][v], chain[3][v])) * score_scale_;
   }
 
+  // Minus infinity in lanes that do not see the key at `position`.
+  NPU_SIMD_INLINE static Vec HiddenIfUnseen(Vec score, int32_t position, const int32_t* first_key,
+                                            const int32_t* last_key) {
+    const IntVec at = Broadcast(position);
+    return (at < Load(first_key)) | (at >= Load(last_key)) ? Broadcast(kNegativeInfinity) : score;
+  }
+
   // Minus infinity for the keys [from, to) of the block in lanes that do not see them.
   void HideUnseen(const Part& part, int64_t begin, int64_t from, int64_t to) {
     const int32_t* first_key = b_.first_key + part.panel * kWidth;
     const int32_t* last_key = b_.last_key + part.panel * kWidth;
     for (int64_t key = from; key < to; ++key) {
-      const IntVec at = Broadcast(static_cast<int32_t>(begin + key));
+      const auto position = static_cast<int32_t>(begin + key);
       for (int v = 0; v < kVectors; ++v) {
         float* score = b_.scores + key * kWidth + v * kLanes;
-        const IntVec hidden = (at < Load(first_key + v * kLanes)) | (at >= Load(last_key + v * kLanes));
-        Store(score, hidden ? Broadcast(kNegativeInfinity) : Load(score));
+        Store(score, HiddenIfUnseen(Load(score), position, first_key + v * kLanes, last_key + v * kLanes));
       }
     }
   }
@@ -469,10 +475,7 @@ class PanelItem {
         if (cap_.active()) score = cap_(score);
         if (bias != nullptr) score += Load(bias + j * kWidth + v * kLanes);
         if (position >= 0) {
-          const IntVec at = Broadcast(position + j);
-          score = (at < Load(first_key + v * kLanes)) | (at >= Load(last_key + v * kLanes))
-                      ? Broadcast(kNegativeInfinity)
-                      : score;
+          score = HiddenIfUnseen(score, position + j, first_key + v * kLanes, last_key + v * kLanes);
         }
         max[v] = Max(max[v], score);
         Store(scores + j * kWidth + v * kLanes, score);
