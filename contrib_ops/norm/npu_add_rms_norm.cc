@@ -1,8 +1,7 @@
 // npu_add_rms_norm(x1, x2, gamma; epsilon) -> y, rstd, x. The semantics are in npu_add_rms_norm.py.
 #include "contrib_ops/norm/npu_add_rms_norm.h"
 
-#include "ep/kernels/normalization/add_row.h"
-#include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/normalization/add_rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -32,18 +31,15 @@ class AddRmsNormKernel final : public Kernel {
     const TensorView x = ctx.Output(Out::x, x1.dtype, x1.shape);
     const int64_t rows = x1.shape.Elements(0, leading);
     if (rows == 0) return;
-    // The norm reads the rounded sum, so it is stored even when it is not a requested output.
-    void* sum = x ? x.data : y ? y.data : ctx.Workspace(x1.bytes());
     DispatchFloats(kOp, x1.dtype, [&](auto tag) {
       using T = decltype(tag);
-      ctx.Launch(kOp, [a = x1.as<T>(), b = x2.as<T>(), g = gamma.as<T>(), sums = static_cast<T*>(sum), ys = y.as<T>(),
+      ctx.Launch(kOp, [a = x1.as<T>(), b = x2.as<T>(), g = gamma.as<T>(), sums = x.as<T>(), ys = y.as<T>(),
                        rstds = rstd.as<float>(), rows, n = gamma.elements(), epsilon = epsilon_] {
         ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
+          AddRmsNormRows<T> norm(g, epsilon, n);
           for (int64_t row = begin; row < end; ++row) {
             const int64_t at = row * n;
-            AddRow(a + at, b + at, sums + at, n);
-            const float r = ReciprocalRms(sums + at, epsilon, n);
-            if (ys) ScaleRow(sums + at, r, g, ys + at, n);
+            const float r = norm.Run(a + at, b + at, sums ? sums + at : nullptr, ys ? ys + at : nullptr);
             if (rstds) rstds[row] = r;
           }
         });

@@ -1,58 +1,30 @@
-// The float vector of this instruction-set level, as the compiler's generic vectors: one source compiles to zmm, ymm
-// and xmm code. Intrinsics are used only where the generic form costs an instruction in the inner loops.
+// Exponentials, maxima and transposes of vectors of floats, for scores and products of attention. Intrinsics are used
+// only where the generic form costs an instruction in the inner loops.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <utility>
 
-#include "ep/kernels/convert.h"
-
-#if defined(__AVX2__) || defined(__AVX512F__)
-#include <immintrin.h>
-#elif defined(__aarch64__)
-#include <arm_neon.h>
-#endif
+#include "ep/kernels/float_vector.h"
 
 namespace npu::attention {
 
-#if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
+using simd::Broadcast;
+using simd::IntVec;
+using simd::kLanes;
+using simd::Load;
+using simd::LoadFloats;
+using simd::Store;
+using simd::Vec;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kTile = 12;  // 12 x 2 accumulators and their operands fill 32 registers
-#elif defined(__AVX2__)
-inline constexpr int kLanes = 8;
-inline constexpr int kTile = 4;
-#elif defined(__aarch64__)
-inline constexpr int kLanes = 4;
-inline constexpr int kTile = 12;  // as with 32 registers above
 #else
-inline constexpr int kLanes = 4;
 inline constexpr int kTile = 4;
 #endif
 
-// Helpers are always inlined, so that a copy compiled for a wider target is not shared with other code.
-#define NPU_SIMD_INLINE [[gnu::always_inline]] inline
-#define NPU_SIMD_INLINE_LAMBDA __attribute__((always_inline))
-
-typedef float Vec __attribute__((vector_size(kLanes * 4)));
-typedef int32_t IntVec __attribute__((vector_size(kLanes * 4)));
-
 inline constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
-
-NPU_SIMD_INLINE Vec Load(const float* p) {
-  Vec v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-NPU_SIMD_INLINE IntVec Load(const int32_t* p) {
-  IntVec v;
-  std::memcpy(&v, p, sizeof v);
-  return v;
-}
-NPU_SIMD_INLINE void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
-NPU_SIMD_INLINE Vec Broadcast(float x) { return Vec{} + x; }
-NPU_SIMD_INLINE IntVec Broadcast(int32_t x) { return IntVec{} + x; }
 
 // A NaN in `a` may be lost; a NaN in `b` is returned.
 NPU_SIMD_INLINE Vec Max(Vec a, Vec b) {
@@ -116,29 +88,6 @@ class FlushedDenormals {
   unsigned before_;
 };
 #endif
-
-// kLanes elements as floats.
-NPU_SIMD_INLINE Vec LoadFloats(const float* p) { return Load(p); }
-NPU_SIMD_INLINE Vec LoadFloats(const BFloat16* p) {
-  typedef uint16_t Halves __attribute__((vector_size(kLanes * 2)));
-  typedef uint32_t Words __attribute__((vector_size(kLanes * 4)));
-  Halves h;
-  std::memcpy(&h, p, sizeof h);
-  return (Vec)(__builtin_convertvector(h, Words) << 16);
-}
-NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
-#if defined(__AVX512F__)
-  return _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)));
-#elif defined(__AVX2__) && defined(__F16C__)
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
-#elif defined(__aarch64__)
-  return vcvt_f32_f16(vld1_f16(reinterpret_cast<const float16_t*>(p)));
-#else
-  alignas(kLanes * 4) float f[kLanes];
-  ToFloat(p, f, kLanes);
-  return Load(f);
-#endif
-}
 
 #if defined(__AVX512F__)
 // Each lane: 16 bits of `odd` above those of `even`.
