@@ -9,6 +9,7 @@
 
 #include <cmath>
 
+#include "ep/kernels/attention/core/plain_rows.h"
 #include "ep/kernels/attention/core/query_rows.h"
 #include "ep/kernels/attention/core/tile_products.h"
 
@@ -600,10 +601,14 @@ class PanelItem {
     const int64_t rows = RowsOf(panel);
     const float* sums = b_.sums + panel * b_.value_stride * kWidth;
     for (int v = 0; v < kVectors; ++v) {
+      const int64_t lanes = std::clamp<int64_t>(rows - v * kLanes, 0, kLanes);
+      if (plain_ && StorePlainRows(p_, item_, panel * kWidth + v * kLanes, lanes, sums + v * kLanes, kWidth,
+                                   Load(b_.sum + panel * kWidth + v * kLanes), static_cast<Element*>(p_.output.data)))
+        continue;
       for (int64_t d = 0; d < b_.value_stride; d += kLanes) {
         TransposeTo(sums + d * kWidth + v * kLanes, kWidth, b_.rows + d, b_.value_stride);
       }
-      for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
+      for (int64_t lane = 0; lane < lanes; ++lane) {
         const int64_t r = panel * kWidth + v * kLanes + lane;
         EmitRow(p_, item_, r, {b_.max[r], b_.sum[r], b_.rows + lane * b_.value_stride}, partials);
       }
@@ -616,6 +621,7 @@ class PanelItem {
   PanelBuffers<Math, kVectors> b_;
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
   const ScoreCap cap_{p_};
+  const bool plain_ = ArePlainRows(p_, item_, DTypeOf<Element>::value);
 };
 
 // An item of few rows fills one vector instead of half of two.
