@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "ep/kernels/indexing/scatter_operands.h"
+#include "ep/kernels/indexing/slices.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -13,27 +14,6 @@ namespace {
 using Out = nodes::NPUScatterNdUpdate::Out;
 
 constexpr const char* kOp = "npu_scatter_nd_update";
-
-// Checks every index tuple and resolves it to a slice number. Returns whether the numbers are strictly increasing, so
-// that no two tuples name the same slice.
-template <class Index>
-bool ResolveSlices(const Index* indices, int64_t tuples, const Shape& dims, int64_t* slices) {
-  bool increasing = true;
-  int64_t previous = -1;
-  for (int64_t t = 0; t < tuples; ++t) {
-    int64_t slice = 0;
-    for (int axis = 0; axis < dims.rank(); ++axis) {
-      const int64_t index = *indices++;
-      NPU_CHECK(index >= 0 && index < dims[axis], "[", kOp, "] expected indices in [0, ", dims[axis], ") for axis ",
-                axis, ", got ", index);
-      slice = slice * dims[axis] + index;
-    }
-    slices[t] = slice;
-    increasing &= slice > previous;
-    previous = slice;
-  }
-  return increasing;
-}
 
 class ScatterNdUpdateKernel final : public Kernel {
  public:
@@ -57,10 +37,8 @@ class ScatterNdUpdateKernel final : public Kernel {
     int64_t* slices =
         tuples == 0 ? nullptr : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(tuples) * sizeof(int64_t)));
     ctx.Launch(kOp, [source = self.as<const char>(), destination = out.as<char>(), bytes = self.bytes(), dims, slices,
-                     tuples, slice_bytes, index = indices.data, is_int32 = indices.dtype == DType::kInt32,
-                     rows = updates.as<const char>()] {
-      const bool distinct = is_int32 ? ResolveSlices(static_cast<const int32_t*>(index), tuples, dims, slices)
-                                     : ResolveSlices(static_cast<const int64_t*>(index), tuples, dims, slices);
+                     tuples, slice_bytes, indices, rows = updates.as<const char>()] {
+      const bool distinct = ResolveSlices(kOp, indices, tuples, dims, slices);
       if (destination != source) CopyBytes(source, destination, static_cast<int64_t>(bytes));
       // Where tuples may repeat, they are written in order: the last one wins.
       ForEachSegment(tuples, slice_bytes, distinct, [=](int64_t t, int64_t at, int64_t length) {

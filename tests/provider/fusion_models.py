@@ -20,6 +20,7 @@ ONNX_TYPES = {
     np.dtype(np.float16): onnx.TensorProto.FLOAT16,
     BFLOAT16: onnx.TensorProto.BFLOAT16,
     np.dtype(np.int64): onnx.TensorProto.INT64,
+    np.dtype(np.int32): onnx.TensorProto.INT32,
     np.dtype(np.bool_): onnx.TensorProto.BOOL,
 }
 

@@ -27,16 +27,24 @@ T ElementAt(const void* data, size_t i = 0) {
 
 }  // namespace
 
-FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes) : api_(api), nodes_(nodes) {
+FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes)
+    : api_(api), nodes_(nodes), sources_(nodes.size()) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
+    const auto read = [&](std::string_view name) {
+      ++readers_[name];
+      if (const auto found = producers_.find(name); found != producers_.end()) sources_[n].push_back(found->second);
+    };
+    for (const ValueView& input : nodes_[n].inputs) {
+      if (input.info == nullptr) continue;
+      read(input.name);
+      last_readers_[input.name] = n;
+    }
+    for (const char* name : ImplicitInputs(api_, nodes_[n].node)) read(name);
     for (const ValueView& output : nodes_[n].outputs) {
       if (output.info == nullptr) continue;
       producers_[output.name] = n;
       if (output.graph_output) ++readers_[output.name];
     }
-    for (const ValueView& input : nodes_[n].inputs)
-      if (input.info != nullptr) ++readers_[input.name];
-    for (const char* name : ImplicitInputs(api_, nodes_[n].node)) ++readers_[name];
   }
 }
 
@@ -49,6 +57,11 @@ const GraphNode* FusionGraph::Producer(const ValueView& value) const {
 size_t FusionGraph::Readers(const ValueView& value) const {
   const auto found = readers_.find(value.name);
   return found == readers_.end() ? 0 : found->second;
+}
+
+const GraphNode* FusionGraph::SoleReader(const ValueView& value) const {
+  const auto found = last_readers_.find(value.name);
+  return found == last_readers_.end() || Readers(value) != 1 ? nullptr : &nodes_[found->second];
 }
 
 const OrtValue* ConstantValue(const Api& api, const ValueView& constant) {

@@ -22,8 +22,12 @@ class FusionGraph {
   size_t IndexOf(const GraphNode& node) const { return static_cast<size_t>(&node - nodes_.data()); }
   // Null: an input, a constant, or a value of an outer graph.
   const GraphNode* Producer(const ValueView& value) const;
+  // The nodes whose results the node reads, in its subgraphs, too.
+  const std::vector<size_t>& Sources(size_t node) const { return sources_[node]; }
   // The inputs that read the value, those of subgraphs included, and one more for an output of the graph.
   size_t Readers(const ValueView& value) const;
+  // The node that alone reads the value, once; null if there is none.
+  const GraphNode* SoleReader(const ValueView& value) const;
 
   // Per dimension its number, the name that the model gives it, or "" if neither is known; none without a known rank.
   // Values whose dimensions have one name have one size.
@@ -39,6 +43,8 @@ class FusionGraph {
   const Api& api_;
   const std::vector<GraphNode>& nodes_;
   std::unordered_map<std::string_view, size_t> producers_, readers_;
+  std::unordered_map<std::string_view, size_t> last_readers_;  // of the nodes
+  std::vector<std::vector<size_t>> sources_;
 };
 
 // A constant's value in host memory; the caller does not own it.

@@ -1,6 +1,7 @@
 #include "ep/provider/fusion/plan.h"
 
 #include <algorithm>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
@@ -32,6 +33,37 @@ bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
         return false;
   }
   return !StoresTwice(graph, fused);
+}
+
+// Whether the nodes can still be ordered if each group is one node.
+bool AreOrdered(const FusionGraph& graph, const std::vector<Fusion>& groups) {
+  std::vector<size_t> group_of(graph.nodes().size());  // named by its last node
+  std::iota(group_of.begin(), group_of.end(), size_t{0});
+  for (const Fusion& group : groups)
+    for (const size_t n : group.fused.nodes) group_of[n] = group.last();
+  std::vector<std::vector<size_t>> readers(group_of.size());
+  std::vector<size_t> waits_for(group_of.size(), 0);
+  for (size_t n = 0; n < group_of.size(); ++n) {
+    for (const size_t source : graph.Sources(n)) {
+      if (group_of[source] == group_of[n]) continue;
+      readers[group_of[source]].push_back(group_of[n]);
+      ++waits_for[group_of[n]];
+    }
+  }
+  std::vector<size_t> ready;
+  size_t left = 0;
+  for (size_t n = 0; n < group_of.size(); ++n) {
+    if (group_of[n] != n) continue;
+    ++left;
+    if (waits_for[n] == 0) ready.push_back(n);
+  }
+  for (; !ready.empty(); --left) {
+    const size_t next = ready.back();
+    ready.pop_back();
+    for (const size_t reader : readers[next])
+      if (--waits_for[reader] == 0) ready.push_back(reader);
+  }
+  return left == 0;
 }
 
 // Onnxruntime passes all values of a fused node in device memory.
@@ -131,11 +163,16 @@ std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& no
   });
   std::vector<bool> taken(nodes.size(), false);
   std::vector<Fusion> chosen;
-  for (Fusion& fusion : found) {
+  for (const Fusion& fusion : found) {
     const std::vector<size_t>& group = fusion.fused.nodes;
     if (std::any_of(group.begin(), group.end(), [&](size_t n) { return taken[n]; })) continue;
+    chosen.push_back(fusion);
+    // All nodes of a group of one result are before what reads it.
+    if (fusion.fused.outputs.size() > 1 && !AreOrdered(graph, chosen)) {
+      chosen.pop_back();
+      continue;
+    }
     for (const size_t n : group) taken[n] = true;
-    chosen.push_back(std::move(fusion));
   }
   return chosen;
 }

@@ -1,8 +1,9 @@
 // A fusion rule: recognises a group of nodes and names the operator of the registry that computes the same.
 //
-// A rule is one file in rules/ that registers itself. It is asked at every node whether this node is the last one of a
-// group. It checks what decides the result: types, axes, shapes, constants. What holds for every group is checked for
-// it (plan.cc): that nothing outside reads an inner value, and that the registry's operator takes these inputs.
+// A rule is one file in rules/ that registers itself. It is asked at every node whether this is the last one of a
+// group, or, in a group of several results, the one that it chooses. It checks what decides the result: types, axes,
+// shapes, constants. What holds for every group is checked for it (plan.cc): that nothing outside reads an inner value,
+// that the nodes can be ordered with the group as one, and that the registry's operator takes these inputs.
 #pragma once
 
 #include <optional>
@@ -24,7 +25,7 @@ struct FusedNode {
   std::vector<size_t> nodes = {};  // the group
 };
 
-// The fused operator of the group that ends in `last`; null if there is none.
+// The fused operator of the group that `last` stands for; null if there is none.
 using FusionRule = std::optional<FusedNode> (*)(const FusionGraph& graph, const GraphNode& last);
 
 // In an unspecified order.
