@@ -31,7 +31,9 @@ FusedNode OperatorOf(const FusionGraph& graph, const GraphNode& node) {
   return fused;
 }
 
-bool IsConvolution(const FusedNode& fused) { return fused.type == "Conv" || fused.type == "FusedConv"; }
+bool IsConvolution(const FusedNode& fused) {
+  return fused.type == "Conv" || fused.type == "FusedConv" || fused.type == "ConvBatchNormalization";
+}
 
 // Whether the two orders of the value's elements differ.
 bool HasTwoOrders(const ValueView& value) {

@@ -24,13 +24,18 @@ bool IsOutputOf(const FusedNode& fused, const ValueView& value) {
                      [&](const ValueView& output) { return output.name == value.name; });
 }
 
-// Whether nothing but the group reads what the fused operator does not return.
+// Whether nothing but the group reads what the fused operator does not return, and the operator reads
+// nothing of the group.
 bool IsClosed(const FusionGraph& graph, const FusedNode& fused) {
   auto within = ReadersWithin(graph, fused);
   for (const size_t n : fused.nodes) {
-    for (const ValueView& output : graph.nodes()[n].outputs)
-      if (output.info != nullptr && !IsOutputOf(fused, output) && graph.Readers(output) != within[output.name])
+    for (const ValueView& output : graph.nodes()[n].outputs) {
+      if (output.info == nullptr) continue;
+      if (!IsOutputOf(fused, output) && graph.Readers(output) != within[output.name]) return false;
+      if (std::any_of(fused.inputs.begin(), fused.inputs.end(),
+                      [&](const ValueView& input) { return input.info != nullptr && input.name == output.name; }))
         return false;
+    }
   }
   return !StoresTwice(graph, fused);
 }

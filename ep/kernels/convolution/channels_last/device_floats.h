@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "ep/kernels/onnx_def.h"
 #include "ep/runtime/device.h"
@@ -11,16 +12,17 @@ namespace npu::channels_last {
 class DeviceFloats {
  public:
   DeviceFloats() = default;
-  ~DeviceFloats() {
-    if (data_ != nullptr) allocator_->Free(data_);
-  }
+  ~DeviceFloats() { Free(); }
   DeviceFloats(const DeviceFloats&) = delete;
   DeviceFloats& operator=(const DeviceFloats&) = delete;
 
-  // Once.
+  // Once, or after Free.
   void Allocate(int64_t count, Stream& stream) {
     allocator_ = &stream.device().allocator();
     data_ = static_cast<float*>(allocator_->Allocate(BytesFor(DType::kFloat32, count), stream));
+  }
+  void Free() {
+    if (data_ != nullptr) allocator_->Free(std::exchange(data_, nullptr));
   }
   float* data() const { return data_; }
 
