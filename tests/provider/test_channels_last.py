@@ -69,6 +69,13 @@ CONVOLUTIONS = {
     "same": (9, 16, 1, (3, 3), (12, 13), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
     "more padding than image": (4, 8, 1, (5, 5), (2, 1), {"pads": [9, 9, 9, 9]}),
     "pixels a page apart": (512, 20, 1, (3, 3), (4, 5), {"pads": [1, 1, 1, 1], "strides": [2, 2]}),
+    "many rows": (32, 40, 1, (3, 3), (30, 31), {"pads": [1, 1, 1, 1]}),
+    "much depth": (256, 33, 1, (3, 3), (7, 7), {"pads": [1, 1, 1, 1]}),
+    "dilated, many channels": (
+        33, 48, 1, (3, 3), (12, 13), {"pads": [2, 3, 2, 3], "dilations": [2, 3]},
+    ),
+    "strided, many channels": (40, 70, 1, (3, 3), (17, 19), {"pads": [1] * 4, "strides": [2, 2]}),
+    "strided in one direction": (24, 30, 1, (3, 3), (9, 40), {"pads": [1] * 4, "strides": [1, 2]}),
     "depthwise": (72, 72, 72, (3, 3), (10, 14), {"pads": [1, 1, 1, 1]}),
     "depthwise, strided": (40, 40, 40, (5, 5), (9, 17), {"pads": [2, 2, 2, 2], "strides": [2, 2]}),
     "depthwise, few channels": (5, 5, 5, (3, 3), (8, 11), {"pads": [1, 0, 0, 1]}),
@@ -125,6 +132,29 @@ def test_products_of_bfloat16(kind):
     assert (error <= 2.0**-7 * magnitudes).all()
     if _C.cpu_features()["avx512_bf16"]:
         assert error.max() > 1e-3  # it has multiplied bfloat16
+
+
+def test_rounded_products_read_no_other_pixels():
+    """Rows of tiles go on over the padding, and channels are filled up: what is infinite in one
+    pixel reaches the outputs that read it, and no other.
+    """
+    constants = {"w": abs(weight(40, 24, 3, 3)) + 0.1, "before": np.eye(24, dtype=np.float32)}
+    constants = {"w": constants["w"], "before": constants["before"][..., None, None]}
+    x = abs(array(1, 24, 12, 13))
+    x[0, 5, 0, 12], x[0, 23, 7, 0] = np.inf, np.nan
+    nodes = [
+        node("Relu", "x", "r"),
+        node("Conv", "r before", "a"),
+        node("Conv", "a w", "m", pads=[1, 1, 1, 1]),
+        node("Relu", "m", "y"),
+    ]
+    model = model_of(nodes, {"x": x}, constants, opset=22)
+    session = npu_session(model, without_optimizations(), float32_matmul_precision="medium")
+    assert {"a", "m"} <= chained(session)
+    finite = np.isfinite(session.run(None, {"x": x})[0][0])
+    expected = np.ones((12, 13), bool)
+    expected[0:2, 11:13] = expected[6:9, 0:2] = False
+    np.testing.assert_array_equal(finite, np.broadcast_to(expected, finite.shape))
 
 
 @pytest.mark.parametrize("channels", [8, 24, 67])

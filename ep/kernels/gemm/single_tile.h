@@ -32,7 +32,6 @@ class SingleTiles {
     prefetch_.data += (depth_ + 3) / 4 * prefetch_.step;
   }
 
- private:
   // Micro-kernels ask it before they see that there is no tile to store.
   static const RowEpilogue& NoEpilogue() {
     static const Result nowhere{nullptr, DType::kInt8, 0};
@@ -41,6 +40,7 @@ class SingleTiles {
     return none;
   }
 
+ private:
   const MicroKernel& kernel_;
   const char* rows_;
   int64_t depth_;

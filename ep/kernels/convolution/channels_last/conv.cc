@@ -10,6 +10,7 @@
 #include "ep/kernels/convolution/channels_last/depthwise.h"
 #include "ep/kernels/convolution/channels_last/device_floats.h"
 #include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/convolution/channels_last/tiles.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
@@ -18,6 +19,7 @@ namespace {
 using channels_last::Dense;
 using channels_last::Depthwise;
 using channels_last::Finish;
+using channels_last::Tiles;
 
 constexpr const char* kOp = "Conv";
 
@@ -87,7 +89,11 @@ class ChannelsLastConv final : public Kernel {
       const auto launch = [&](auto type) {
         Launch(ctx, Dense<decltype(type)>(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
       };
-      rounds_ ? launch(BFloat16{}) : launch(float{});
+      if (UsesTiles()) {
+        Launch(ctx, Tiles(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
+      } else {
+        rounds_ ? launch(BFloat16{}) : launch(float{});
+      }
     } else {
       Launch(ctx, Depthwise(axes, x.shape[0], pixels, taps_first_.data(), bias.as<const float>(), finish));
     }
@@ -100,8 +106,10 @@ class ChannelsLastConv final : public Kernel {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
+  bool UsesTiles() const { return rounds_ && Tiles::Kernel(weight_shape_[1]) != nullptr; }
   int64_t StoredChannels() const {
     const int64_t channels = weight_shape_[1];
+    if (UsesTiles()) return Tiles::StoredChannels(channels);
     return rounds_ ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
   }
 

@@ -11,6 +11,7 @@
 
 #include "ep/kernels/convolution/channels_last/finish.h"
 #include "ep/kernels/convolution/channels_last/padded_rows.h"
+#include "ep/kernels/convolution/channels_last/plane.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
@@ -25,12 +26,12 @@ class Dense {
     return std::is_same_v<T, float> ? gemm::FloatKernel(kFormat) : gemm::Bf16Kernel();
   }
   // Of the rows of `weight`, which are zero beyond `channels`.
-  static constexpr int64_t StoredChannels(int64_t channels) { return PaddedRows<T>::StoredChannels(channels); }
+  static constexpr int64_t StoredChannels(int64_t channels) { return (channels + kDepth - 1) / kDepth * kDepth; }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
   Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
         const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
-      : Dense(PlaneOf(axes, images, channels), channels, x, weight, bias, finish) {}
+      : Dense(PlaneOf(axes, images, channels, kBlockBytes), channels, x, weight, bias, finish) {}
 
   void Run() const {
     const int64_t panels = gemm::PanelCount(finish_.channels), threads = NumThreads();
@@ -52,28 +53,9 @@ class Dense {
   }
 
  private:
-  // The images, or the same pixels in other rows.
-  struct Plane {
-    std::vector<Axis> axes;
-    int64_t images;
-  };
-  // If every output reads its own pixel, rows may be of any length: of one that fits the cache and needs few tiles.
-  static Plane PlaneOf(const std::vector<Axis>& axes, int64_t images, int64_t channels) {
-    for (const Axis& axis : axes)
-      if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out) return {axes, images};
-    const int64_t rows = images * axes[0].in;
-    const int64_t row_bytes = axes[1].in * channels * static_cast<int64_t>(sizeof(float));
-    int64_t together = std::clamp<int64_t>(kBlockBytes / row_bytes, 1, rows);
-    while (rows % together != 0) --together;
-    Axis vertical = axes[0], horizontal = axes[1];
-    vertical.in = vertical.out = rows / together;
-    horizontal.in = horizontal.out = horizontal.in * together;
-    return {{vertical, horizontal}, 1};
-  }
-
   Dense(const Plane& plane, int64_t channels, const float* x, const gemm::PackedMatrix& weight, const float* bias,
         const Finish& finish)
-      : rows_(plane.axes, channels, /*separate=*/true),
+      : rows_(plane.axes, channels, StoredChannels(channels), /*separate=*/true),
         images_(plane.images),
         x_(x),
         weight_(weight),

@@ -19,7 +19,7 @@ class Depthwise {
   // `weight`: [kernel rows * kernel columns, channels]. `bias` may be null.
   Depthwise(const std::vector<Axis>& axes, int64_t images, const float* x, const float* weight, const float* bias,
             const Finish& finish)
-      : rows_(axes, finish.channels, /*separate=*/false),
+      : rows_(axes, finish.channels, finish.channels, /*separate=*/false),
         images_(images),
         x_(x),
         weight_(weight),

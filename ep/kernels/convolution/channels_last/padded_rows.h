@@ -24,21 +24,20 @@ struct Rows {
   int64_t row_pitch, pixel_pitch;  // in elements
 };
 
-// Float32 as it is, or as BFloat16: rounded to pixels of whole pairs of channels, which are multiplied together.
+// Float32 as it is, or rounded to BFloat16. Pixels are stored with as many channels as are multiplied together, zero
+// beyond those that they have.
 template <class T>
 class PaddedRows {
   static constexpr bool kRounds = std::is_same_v<T, BFloat16>;
 
  public:
-  static constexpr int64_t StoredChannels(int64_t channels) { return kRounds ? (channels + 1) / 2 * 2 : channels; }
-
-  // `separate`: pixels of the same channel that neighbouring outputs read must not be a multiple of a page apart.
-  PaddedRows(const std::vector<Axis>& axes, int64_t channels, bool separate)
-      : vertical_(axes[0]), horizontal_(axes[1]), channels_(channels) {
+  // `stored`: channels of a pixel, those of float32 as they are. `separate`: pixels of the same channel that
+  // neighbouring outputs read must not be a multiple of a page apart.
+  PaddedRows(const std::vector<Axis>& axes, int64_t channels, int64_t stored, bool separate)
+      : vertical_(axes[0]), horizontal_(axes[1]), channels_(channels), stored_(stored) {
     const bool inside = IsInside(vertical_) && IsInside(horizontal_);
     // So far apart, they are in one set of the first-level cache.
     constexpr int64_t kPage = 4096 / sizeof(T), kLine = 64 / sizeof(T);
-    const int64_t stored = StoredChannels(channels);
     const bool collide = separate && horizontal_.stride * stored % kPage == 0;
     in_place_ = inside && !collide && !kRounds;
     pixel_pitch_ = collide ? stored + kLine : stored;
@@ -57,13 +56,13 @@ class PaddedRows {
     return std::clamp<int64_t>((fitting - Extent(vertical_, 1)) / vertical_.stride + 1, 1, vertical_.out);
   }
 
-  // For the output rows [begin, end): in the image, or a copy in `scratch`.
-  Rows<T> Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch) const {
+  // For the output rows [begin, end): in the image, or a copy in `scratch`, with `slack` elements of any value behind.
+  Rows<T> Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch, int64_t slack = 0) const {
     const int64_t first = begin * vertical_.stride - vertical_.before;
     if constexpr (!kRounds)
       if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
     const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
-    T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes));
+    T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes + slack * static_cast<int64_t>(sizeof(T))));
     for (int64_t r = 0; r < count; ++r) {
       const int64_t from = first + r;
       T* to = rows + r * row_pitch_;
@@ -107,7 +106,7 @@ class PaddedRows {
     }
     for (int64_t p = 0; p < pixels; ++p, pixel += channels_, to += pixel_pitch_) {
       std::copy_n(pixel, channels_, to);
-      if (kRounds && channels_ % 2 != 0) to[channels_] = T{};
+      std::fill(to + channels_, to + stored_, T{});
     }
   }
 
@@ -123,7 +122,7 @@ class PaddedRows {
   }
 
   Axis vertical_, horizontal_;
-  int64_t channels_, row_pitch_, pixel_pitch_;
+  int64_t channels_, stored_, row_pitch_, pixel_pitch_;
   bool in_place_;
 };
 
