@@ -64,6 +64,7 @@ CONVOLUTIONS = {
     "taps": (20, 48, 1, (3, 3), (14, 15), {"pads": [1, 1, 1, 1]}),
     "taps without padding": (20, 17, 1, (3, 2), (14, 15), {}),
     "large kernel": (3, 35, 1, (7, 7), (30, 25), {"pads": [3, 3, 3, 3], "strides": [2, 2]}),
+    "few channels, dilated": (5, 20, 1, (3, 2), (14, 15), {"dilations": [2, 3], "pads": [1] * 4}),
     "uneven": (5, 30, 1, (2, 4), (11, 13), {"pads": [0, 2, 1, 1], "strides": [3, 2]}),
     "dilated": (9, 16, 1, (3, 3), (12, 13), {"pads": [2, 3, 2, 3], "dilations": [2, 3]}),
     "same": (9, 16, 1, (3, 3), (12, 13), {"auto_pad": "SAME_UPPER", "strides": [2, 2]}),
@@ -134,14 +135,15 @@ def test_products_of_bfloat16(kind):
         assert error.max() > 1e-3  # it has multiplied bfloat16
 
 
-def test_rounded_products_read_no_other_pixels():
+@pytest.mark.parametrize("channels", [3, 24])
+def test_rounded_products_read_no_other_pixels(channels):
     """Rows of tiles go on over the padding, and channels are filled up: what is infinite in one
     pixel reaches the outputs that read it, and no other.
     """
-    constants = {"w": abs(weight(40, 24, 3, 3)) + 0.1, "before": np.eye(24, dtype=np.float32)}
-    constants = {"w": constants["w"], "before": constants["before"][..., None, None]}
-    x = abs(array(1, 24, 12, 13))
-    x[0, 5, 0, 12], x[0, 23, 7, 0] = np.inf, np.nan
+    before = np.eye(channels, dtype=np.float32)[..., None, None]
+    constants = {"w": abs(weight(40, channels, 3, 3)) + 0.1, "before": before}
+    x = abs(array(1, channels, 12, 13))
+    x[0, 1, 0, 12], x[0, -1, 7, 0] = np.inf, np.nan
     nodes = [
         node("Relu", "x", "r"),
         node("Conv", "r before", "a"),

@@ -106,10 +106,10 @@ class ChannelsLastConv final : public Kernel {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
-  bool UsesTiles() const { return rounds_ && Tiles::Kernel(weight_shape_[1]) != nullptr; }
+  bool UsesTiles() const { return rounds_ && Tiles::Kernel() != nullptr; }
   int64_t StoredChannels() const {
     const int64_t channels = weight_shape_[1];
-    if (UsesTiles()) return Tiles::StoredChannels(channels);
+    if (UsesTiles()) return Tiles::StoredChannels(channels, weight_shape_[2] * weight_shape_[3]);
     return rounds_ ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
   }
 

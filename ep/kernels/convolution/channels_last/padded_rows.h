@@ -47,6 +47,7 @@ class PaddedRows {
   const Axis& vertical() const { return vertical_; }
   const Axis& horizontal() const { return horizontal_; }
   int64_t channels() const { return channels_; }
+  int64_t stored() const { return stored_; }
   int64_t row_pitch() const { return row_pitch_; }
   int64_t pixel_pitch() const { return pixel_pitch_; }
 

@@ -1,6 +1,7 @@
 // A dense convolution with channels last through the tile registers: rows of the image, rounded to bfloat16, times the
 // panels of its weight. Tiles have 32 rows; where the kernel moves by one pixel they go on from line to line, over the
-// padding between, since the pixels that they read are at one distance from each other throughout.
+// padding between, since the pixels that they read are at one distance from each other throughout. Of few channels,
+// what an output reads through all taps is copied to a row.
 #pragma once
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "ep/kernels/convolution/channels_last/finish.h"
 #include "ep/kernels/convolution/channels_last/padded_rows.h"
 #include "ep/kernels/convolution/channels_last/plane.h"
+#include "ep/kernels/convolution/integer/rows.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/gemm/single_tile.h"
 
@@ -17,14 +19,16 @@ namespace npu::channels_last {
 
 class Tiles {
  public:
-  // Null if this machine has none, or multiplies so few channels faster with vectors: a step is a chunk of them.
-  static const gemm::MicroKernel* Kernel(int64_t channels) {
-    return channels >= kChunk / 3 ? gemm::AmxKernel(DType::kBFloat16, gemm::PanelFormat::kPairs) : nullptr;
+  // Null if this machine has none.
+  static const gemm::MicroKernel* Kernel() {
+    return gemm::AmxKernel(DType::kBFloat16, gemm::PanelFormat::kPairs);
   }
-  // Of the rows of `weight`, which are zero beyond `channels`.
-  static constexpr int64_t StoredChannels(int64_t channels) { return (channels + kChunk - 1) / kChunk * kChunk; }
+  // Of the rows of `weight`, which are zero beyond `channels`: a step of the products is a chunk of them.
+  static constexpr int64_t StoredChannels(int64_t channels, int64_t taps) {
+    return Copies(channels, taps) ? channels : (channels + kChunk - 1) / kChunk * kChunk;
+  }
 
-  // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
+  // `weight`: [kernel rows * kernel columns * StoredChannels(..), channels out]. `bias` may be null.
   Tiles(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
         const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
       : Tiles(PlaneOf(axes, images, channels, kBlockBytes), channels, x, weight, bias, finish) {}
@@ -32,7 +36,8 @@ class Tiles {
   void Run() const {
     const int64_t panels = gemm::PanelCount(finish_.channels), threads = NumThreads();
     const Axis& v = rows_.vertical();
-    const int64_t lines = rows_.RowsWithin(kBlockBytes);
+    int64_t lines = rows_.RowsWithin(kBlockBytes);
+    if (copies_) lines = std::clamp<int64_t>(kBlockBytes / (rows_.horizontal().out * copy_pitch() * 2), 1, lines);
     int64_t pieces = (v.out + lines - 1) / lines;  // of an image
     if (images_ * pieces >= threads) pieces = std::min(v.out, (pieces + threads - 1) / threads * threads);
     // With too few of them, threads share the channels.
@@ -56,27 +61,31 @@ class Tiles {
   static constexpr int kWidth = gemm::kPanelColumns;
   static constexpr int64_t kRowBytes = kWidth * sizeof(BFloat16);  // of a panel
 
+  static constexpr bool Copies(int64_t channels, int64_t taps) { return channels < kChunk / 3 && taps > 1; }
+
   Tiles(const Plane& plane, int64_t channels, const float* x, const gemm::PackedMatrix& weight, const float* bias,
         const Finish& finish)
-      : kernel_(*Kernel(channels)),
-        rows_(plane.axes, channels, StoredChannels(channels), /*separate=*/true),
+      : kernel_(*Kernel()),
+        copies_(Copies(channels, plane.axes[0].kernel * plane.axes[1].kernel)),
+        rows_(plane.axes, channels, StoredChannels(channels, plane.axes[0].kernel * plane.axes[1].kernel), !copies_),
         images_(plane.images),
         x_(x),
         weight_(weight),
         bias_(bias),
         finish_(finish) {
     const Axis &v = plane.axes[0], &h = plane.axes[1];
-    const int64_t stored = StoredChannels(channels);
     joined_ = v.stride == 1 && h.stride == 1;
-    const bool merged = h.dilation == 1 && rows_.pixel_pitch() == stored;
-    const int64_t taps = merged ? 1 : h.kernel, depth = (merged ? h.kernel : 1) * stored;
-    for (int64_t ky = 0; ky < v.kernel; ++ky) {
-      for (int64_t kx = 0; kx < taps; ++kx) {
-        const int64_t offset = ky * v.dilation * rows_.row_pitch() + kx * h.dilation * rows_.pixel_pitch();
-        for (int64_t from = 0; from < depth; from += kernel_.chunk_depth)
-          blocks_.push_back({offset + from, std::min<int64_t>(kernel_.chunk_depth, depth - from)});
-      }
-    }
+    merged_ = h.dilation == 1 && rows_.pixel_pitch() == rows_.stored();
+    if (copies_) AddBlocks(0, weight.rows);
+    const int64_t taps = merged_ ? 1 : h.kernel, depth = (merged_ ? h.kernel : 1) * rows_.stored();
+    for (int64_t ky = 0; !copies_ && ky < v.kernel; ++ky)
+      for (int64_t kx = 0; kx < taps; ++kx)
+        AddBlocks(ky * v.dilation * rows_.row_pitch() + kx * h.dilation * rows_.pixel_pitch(), depth);
+  }
+
+  void AddBlocks(int64_t offset, int64_t depth) {
+    for (int64_t from = 0; from < depth; from += kernel_.chunk_depth)
+      blocks_.push_back({offset + from, std::min<int64_t>(kernel_.chunk_depth, depth - from)});
   }
 
   // Of the depth: a part of what one row of the kernel reads, or one tap.
@@ -102,13 +111,47 @@ class Tiles {
   };
   Lines LinesOf(int64_t count) const {
     const int64_t out = rows_.horizontal().out;
+    if (copies_) return {count, out, count * out, 1};
     if (!joined_) return {1, out, out, count};
     const int64_t wide = rows_.row_pitch() / rows_.pixel_pitch();
     return {count, wide, (count - 1) * wide + out, 1};
   }
 
+  // Of copied rows, in elements: whole chunks, and not so far apart that they are in one set of the first-level cache.
+  int64_t copy_pitch() const {
+    constexpr int64_t kFar = 1024 / sizeof(BFloat16);
+    const int64_t pitch = (weight_.rows + kChunk - 1) / kChunk * kChunk;
+    return pitch % kFar == 0 ? pitch + kChunk : pitch;
+  }
+
+  // What the outputs of `count` lines read, one after the other.
+  const BFloat16* CopyRows(const Rows<BFloat16>& rows, int64_t count, gemm::AlignedBuffer& buffer) const {
+    constexpr int64_t kBytes = sizeof(BFloat16);
+    const Axis &v = rows_.vertical(), &h = rows_.horizontal();
+    const int64_t pitch = copy_pitch(), runs = merged_ ? 1 : h.kernel;
+    const int64_t run = (merged_ ? h.kernel : 1) * rows_.channels();
+    auto* copies =
+        static_cast<BFloat16*>(buffer.Reserve((count * h.out + gemm::kMaxSliverRows) * pitch * kBytes));
+    BFloat16* to = copies;
+    for (int64_t line = 0; line < count; ++line) {
+      for (int64_t x = 0; x < h.out; ++x, to += pitch) {
+        const BFloat16* pixel = rows.data + line * v.stride * rows.row_pitch + x * h.stride * rows.pixel_pitch;
+        for (int64_t i = 0; i < v.kernel * runs; ++i) {
+          const int64_t at = i / runs * v.dilation * rows.row_pitch + i % runs * h.dilation * rows.pixel_pitch;
+          convolution::CopyShort(reinterpret_cast<const uint8_t*>(pixel + at), run * kBytes,
+                                 reinterpret_cast<uint8_t*>(to + i * run));
+        }
+        std::fill(to + weight_.rows, to + pitch, BFloat16{});  // times 0, what is no number would not be 0
+      }
+    }
+    return copies;
+  }
+
+  // Of the products of a tile, at least.
+  int64_t steps() const { return std::max<int64_t>(1, weight_.rows / kernel_.depth_multiple); }
+
   struct Scratch {
-    gemm::AlignedBuffer rows;
+    gemm::AlignedBuffer rows, copies;
     alignas(64) float sums[kTogether][gemm::kMaxSliverRows * kWidth];
     alignas(64) float bias[kWidth];
   };
@@ -119,11 +162,13 @@ class Tiles {
     static thread_local Scratch scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     // Tiles read rows that they do not have.
-    const int64_t pitch = h.stride * rows_.pixel_pitch(), slack = gemm::kMaxSliverRows * pitch;
+    const int64_t slack = gemm::kMaxSliverRows * h.stride * rows_.pixel_pitch();
     const Rows<BFloat16> rows =
         rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch.rows, slack);
     const Lines lines = LinesOf(end - begin);
-    const int64_t line_pitch = v.stride * rows.row_pitch;
+    const BFloat16* left = copies_ ? CopyRows(rows, end - begin, scratch.copies) : rows.data;
+    const int64_t pitch = copies_ ? copy_pitch() : h.stride * rows.pixel_pitch;
+    const int64_t line_pitch = copies_ ? lines.wide * pitch : v.stride * rows.row_pitch;
     const int64_t panel_bytes = gemm::PanelBytes(gemm::PanelFormat::kPairs, weight_.rows);
     const char* panels = static_cast<const char*>(weight_.data);
     for (int64_t p = panel_begin; p < panel_end; ++p) {
@@ -134,14 +179,14 @@ class Tiles {
       gemm::AmxWork work{.epilogue = &gemm::SingleTiles::NoEpilogue()};
       // While a panel is multiplied the next one is read.
       if (p + 1 < panel_end)
-        work.streams = {panel + panel_bytes, panel_bytes, lines.tiles() * weight_.rows / kernel_.depth_multiple};
+        work.streams = {panel + panel_bytes, panel_bytes, lines.tiles() * steps()};
       for (int64_t t = 0; t < lines.tiles(); t += kTogether) {
         const int64_t some = std::min(kTogether, lines.tiles() - t);
         const char* part = panel;
         for (const Block& block : blocks_) {
           for (int64_t i = 0; i < some; ++i) {
             const Tile tile = lines.At(t + i);
-            const BFloat16* from = rows.data + tile.first / lines.wide * line_pitch + tile.first % lines.wide * pitch;
+            const BFloat16* from = left + tile.first / lines.wide * line_pitch + tile.first % lines.wide * pitch;
             const gemm::Sliver a{from + block.offset, pitch * static_cast<int64_t>(sizeof(BFloat16)),
                                  gemm::kChunkBytes};
             kernel_.amx_functions[kernel_.StoredRows(tile.rows)](a, part, work, block.depth, scratch.sums[i],
@@ -172,6 +217,7 @@ class Tiles {
   }
 
   const gemm::MicroKernel& kernel_;
+  bool copies_;  // what outputs read to rows
   PaddedRows<BFloat16> rows_;
   int64_t images_;
   const float* x_;
@@ -179,6 +225,7 @@ class Tiles {
   const float* bias_;
   Finish finish_;
   bool joined_;  // whether outputs are numbered through from line to line
+  bool merged_;  // whether taps of a line are neighbours in memory
   std::vector<Block> blocks_;
 };
 
