@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from fusion_models import model_of, node, run_both
+from fusion_models import fused_nodes, model_of, node, run_both
+from provider_models import npu_session
 
 ATTENTION = "Attention"
 B, N, S, T, D = 2, 3, 5, 7, 8
@@ -219,3 +220,44 @@ def test_float64_stays_in_single_operators(rng):
     (fused,), (plain,), groups = run(nodes, feeds)
     assert groups == {}
     np.testing.assert_array_equal(fused, plain)
+
+
+def turned_keys(feeds: dict[str, np.ndarray], order: tuple[int, ...]) -> tuple[dict, onnx.NodeProto]:
+    """The keys with their axes in this order, and the Transpose that gives [B, N, D, T]."""
+    perm = [order.index(axis) for axis in (0, 1, 3, 2)]
+    return {**feeds, "k": feeds["k"].transpose(order).copy()}, node("Transpose", "k", "t", perm=perm)
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (3, 1, 0, 2)])
+@pytest.mark.parametrize("masked", [False, True])
+def test_keys_whose_axes_are_in_another_order(rng, order, masked):
+    """As onnxruntime leaves them, which joins two transpositions to one."""
+    feeds, turn = turned_keys(operands(rng), order)
+    nodes = [turn, *SCALED, *(MASKED + REPLACED if masked else PLAIN)]
+    (fused,), (plain,), groups = run(nodes, feeds)
+    assert set(groups.values()) == {"npu.fused:Attention"}
+    assert set(groups) == {n.name for n in nodes}
+    close(fused, plain)
+    if not masked:
+        names = {"q": "bnsd", "v": "bntd", "k": ["bntd"[axis] for axis in order]}
+        names = {name: list(dims) for name, dims in names.items()}
+        names = {n: [d if d in "st" else "" for d in dims] for n, dims in names.items()}
+        (fused,), (plain,), groups = run(nodes, feeds, names)
+        assert set(groups.values()) == {"npu.fused:Attention"}
+        close(fused, plain)
+
+
+def test_attention_is_fused_behind_onnxruntimes_own_optimizations(rng):
+    feeds, _ = turned_keys(operands(rng), (0, 2, 1, 3))
+    nodes = [
+        node("Transpose", "k", "heads", perm=[0, 2, 1, 3]),
+        node("Transpose", "heads", "t", perm=[0, 1, 3, 2]),
+        *SCALED,
+        *PLAIN,
+    ]
+    used = {name: value for name, value in CONSTANTS.items() if name == "scale"}
+    feeds.pop("mask")
+    model = model_of(nodes, feeds, used)
+    session, plain = npu_session(model), npu_session(model, fusion=0)
+    assert set(fused_nodes(session).values()) == {"npu.fused:Attention"}
+    close(session.run(None, feeds)[0], plain.run(None, feeds)[0])

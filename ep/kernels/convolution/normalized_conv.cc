@@ -12,6 +12,7 @@
 #include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/convolution/channels_last/device_floats.h"
 #include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/replaced_inputs.h"
 
 namespace npu {
 namespace {
@@ -24,29 +25,6 @@ constexpr size_t kWeight = 1, kBias = 2, kResidual = 3, kScale = 4, kShift = 5, 
 TensorView FloatsOf(const DeviceFloats& floats, const Shape& shape) {
   return {floats.data(), DType::kFloat32, true, shape};
 }
-
-// The inputs of FusedConv: the node's own, with other constants.
-class FoldedContext final : public OpContext {
- public:
-  FoldedContext(OpContext& ctx, const TensorView& weight, const TensorView& bias)
-      : ctx_(ctx), weight_(weight), bias_(bias) {}
-
-  size_t input_count() const override { return kResidual + 1; }
-  size_t output_count() const override { return 1; }
-  TensorView Input(size_t i) override {
-    if (i == kWeight) return weight_;
-    if (i == kBias) return bias_;
-    return i <= kResidual ? ctx_.Input(i) : TensorView{};
-  }
-  bool OutputRequested(size_t i) const override { return ctx_.OutputRequested(i); }
-  TensorView Output(size_t i, DType dtype, const Shape& shape) override { return ctx_.Output(i, dtype, shape); }
-  void* Workspace(size_t bytes) override { return ctx_.Workspace(bytes); }
-  Stream& stream() override { return ctx_.stream(); }
-
- private:
-  OpContext& ctx_;
-  const TensorView &weight_, &bias_;
-};
 
 template <bool kChannelsLast>
 class NormalizedConv final : public Kernel {
@@ -77,7 +55,7 @@ class NormalizedConv final : public Kernel {
     NPU_CHECK(bias_.data() != nullptr, "[", kOp, "] expected a constant weight and constant statistics");
     const TensorView weight = packed_ ? TensorView{} : FloatsOf(given_[kWeight], weight_shape_);
     const TensorView bias = FloatsOf(bias_, Shape{weight_shape_[0]});
-    FoldedContext folded(ctx, weight, bias);
+    ReplacedInputs folded(ctx, {ctx.Input(0), weight, bias, ctx.Input(kResidual)});
     conv_->Compute(folded);
   }
 

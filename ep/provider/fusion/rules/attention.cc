@@ -20,31 +20,38 @@ std::optional<Dims> DimsOfHeads(const FusionGraph& graph, const ValueView& value
   return dims;
 }
 
-// K, of which `value` is the transposed: by a Transpose of the last two axes, or by one in three dimensions between two
-// Reshape.
-const ValueView* TakeTransposed(FusionMatch& match, const ValueView& value, Dims& dims) {
-  const auto swaps_last = [](const GraphNode& node, const std::vector<int64_t>& perm) {
-    return node.view.attributes.Ints("perm") == perm;
-  };
+// K as a node has it: `perm` names, for each axis of [B, N, S, D], that of the value.
+struct Keys {
+  const ValueView* value;
+  Dims dims;  // of K
+  std::vector<int64_t> perm = {0, 1, 2, 3};
+
+  bool plain() const { return perm == std::vector<int64_t>{0, 1, 2, 3}; }
+};
+
+// K, of which `value` is the transposed: by a Transpose of four axes, which onnxruntime may have joined with another
+// one, or by one in three dimensions between two Reshape.
+std::optional<Keys> TakeTransposed(FusionMatch& match, const ValueView& value) {
   const FusionGraph& graph = match.graph();
   if (const GraphNode* transpose = match.TakeProducer(value, "Transpose")) {
     const auto turned = DimsOfHeads(graph, value);
-    if (!turned || !swaps_last(*transpose, {0, 1, 3, 2})) return nullptr;
-    dims = {(*turned)[0], (*turned)[1], (*turned)[3], (*turned)[2]};
-    return &transpose->inputs[0];
+    const std::vector<int64_t> perm = transpose->view.attributes.Ints("perm");
+    if (!turned || perm.size() != 4) return std::nullopt;
+    return Keys{&transpose->inputs[0],
+                {(*turned)[0], (*turned)[1], (*turned)[3], (*turned)[2]},
+                {perm[0], perm[1], perm[3], perm[2]}};
   }
   const GraphNode* outer = match.TakeProducer(value, "Reshape");
   const GraphNode* transpose = outer == nullptr ? nullptr : match.TakeProducer(outer->inputs[0], "Transpose");
   const GraphNode* inner = transpose == nullptr ? nullptr : match.TakeProducer(transpose->inputs[0], "Reshape");
-  if (inner == nullptr || !swaps_last(*transpose, {0, 2, 1})) return nullptr;
+  if (inner == nullptr || transpose->view.attributes.Ints("perm") != std::vector<int64_t>{0, 2, 1}) return std::nullopt;
   const auto k = DimsOfHeads(graph, inner->inputs[0]);
   const auto matrices = TakeShape(match, inner->inputs[1]), turned = TakeShape(match, outer->inputs[1]);
-  if (!k || !matrices || !turned || matrices->size() != 3 || turned->size() != 4) return nullptr;
+  if (!k || !matrices || !turned || matrices->size() != 3 || turned->size() != 4) return std::nullopt;
   // The first dimension of the matrices follows from the others.
-  if ((*matrices)[1] != (*k)[2] || (*matrices)[2] != (*k)[3]) return nullptr;
-  if (*turned != Dims{(*k)[0], (*k)[1], (*k)[3], (*k)[2]}) return nullptr;
-  dims = *k;
-  return &inner->inputs[0];
+  if ((*matrices)[1] != (*k)[2] || (*matrices)[2] != (*k)[3]) return std::nullopt;
+  if (*turned != Dims{(*k)[0], (*k)[1], (*k)[3], (*k)[2]}) return std::nullopt;
+  return Keys{&inner->inputs[0], *k};
 }
 
 // Softmax over the last axis; `replaced`: whether what is not a number is replaced by 0.
@@ -94,19 +101,23 @@ std::optional<FusedNode> TakeProduct(FusionMatch& match, const ValueView& value,
   if (scores == nullptr) return std::nullopt;
   const ValueView q = TakeScaledValue(match, scores->inputs[0], scale);
   const ValueView transposed = TakeScaledValue(match, scores->inputs[1], scale);
-  Dims k_dims;
-  const ValueView* k = TakeTransposed(match, transposed, k_dims);
+  const auto k = TakeTransposed(match, transposed);
   const auto q_dims = DimsOfHeads(graph, q), v_dims = DimsOfHeads(graph, v);
-  if (k == nullptr || !q_dims || !v_dims || q.shape[3] < 1 || q.shape[3] > kMaxHeadSize || v.shape[3] < 1 ||
+  if (!k || !q_dims || !v_dims || q.shape[3] < 1 || q.shape[3] > kMaxHeadSize || v.shape[3] < 1 ||
       v.shape[3] > kMaxHeadSize || q.shape[1] < 1)
     return std::nullopt;
   // MatMul may broadcast batches and heads, Attention does not.
-  const Dims expected_k{(*q_dims)[0], (*q_dims)[1], k_dims[2], (*q_dims)[3]};
-  const Dims expected_v{(*q_dims)[0], (*q_dims)[1], k_dims[2], (*v_dims)[3]};
-  if (k_dims != expected_k || *v_dims != expected_v) return std::nullopt;
-  if (mask != nullptr && !FitsScores(graph, *mask, {(*q_dims)[0], (*q_dims)[1], (*q_dims)[2], k_dims[2]}))
+  const Dims expected_k{(*q_dims)[0], (*q_dims)[1], k->dims[2], (*q_dims)[3]};
+  const Dims expected_v{(*q_dims)[0], (*q_dims)[1], k->dims[2], (*v_dims)[3]};
+  if (k->dims != expected_k || *v_dims != expected_v) return std::nullopt;
+  if (mask != nullptr && !FitsScores(graph, *mask, {(*q_dims)[0], (*q_dims)[1], (*q_dims)[2], k->dims[2]}))
     return std::nullopt;
-  FusedNode fused{.type = "Attention", .version = 23, .inputs = {q, *k, v}};
+  FusedNode fused{.type = "Attention", .version = 23, .inputs = {q, *k->value, v}};
+  if (!k->plain()) {
+    fused.domain = "npu.fused";
+    fused.version = 1;
+    fused.attributes.Set("key_perm", k->perm);
+  }
   if (mask != nullptr) fused.inputs.push_back(*mask);
   fused.attributes.Set("scale", scale);
   return fused;
