@@ -329,3 +329,27 @@ def test_sums_are_divided_as_float32_divides(scales, kind) -> None:
         steps = np.rint(sums / scale) + np.float32(7)
     expected = np.clip(np.nan_to_num(steps, nan=0), bounds.min, bounds.max).astype(kind)
     np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_convolution_is_that_of_onnx(kind):
+    rng = np.random.default_rng(3)
+    x, w = Quantized(rng, kind, 2, 6, 9, 10), Quantized(rng, np.int8, 8, 3, 3, 3)
+    w.zero[...] = 0
+    y_scale = scaled(0.7, np.array(7, kind))
+    inputs = [*x.inputs, *w.inputs, *y_scale, rng.integers(-500, 500, 8).astype(np.int32)]
+    options = {"group": 2, "pads": [1, 1, 1, 1], "strides": [2, 1]}
+    got = run_npu("QLinearConv", inputs, constant=[3], domain=MICROSOFT, **options)[0]
+    np.testing.assert_array_equal(got, run_npu("QLinearConv", inputs, constant=[3], **options)[0])
+    expected = run_cpu("QLinearConv", inputs, domain=MICROSOFT, **options)[0]
+    np.testing.assert_allclose(got.astype(int), expected.astype(int), rtol=0, atol=1)
+    assert np.ptp(expected.astype(int)) > 20
+
+
+def test_a_convolution_with_channels_last_stays_on_the_cpu():
+    rng = np.random.default_rng(4)
+    x, w = Quantized(rng, np.uint8, 1, 5, 5, 4), Quantized(rng, np.int8, 8, 4, 1, 1)
+    w.zero[...] = 0
+    inputs = [*x.inputs, *w.inputs, *scaled(0.5, np.array(9, np.uint8))]
+    model = make_model("QLinearConv", inputs, domain=MICROSOFT, channels_last=1, constant=[3])
+    assert npu_nodes(make_session(model)) == []

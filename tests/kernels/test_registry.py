@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import onnx
 import pytest
 from onnx_nodes import FIXED_WIDTH
@@ -18,7 +20,7 @@ MICROSOFT_SCHEMAS = {
 }
 OPS = [op for op in _C.registered_ops() if op["domain"] == "" and op["type"] not in NOT_OF_ONNX]
 # Later versions, which onnxruntime does not load yet, are not claimed.
-NEWEST_OPSET = 26
+NEWEST_OPSET = 27
 ONNX_NAMES = {"float": "float32", "double": "float64"}
 
 
@@ -95,6 +97,44 @@ LESS = {
     ("GridSample", "X"),  # integers, bool
     ("GridSample", "Y"),
 }
+
+
+# What has no kernel in the registry, and why.
+NO_KERNEL = {
+    "If": "a kernel of the provider: ep/provider/control_flow.cc",
+    "Loop": "the same",
+    "Scan": "the same, but for version 8, whose batches nothing writes any more",
+    "Constant": "onnxruntime makes it an initializer",
+    "CenterCropPad": "a function: onnxruntime runs its body",
+    "CausalConvWithState": "a function",
+    "LinearAttention": "a function",
+    "ImageDecoder": "decoders of seven file formats; onnxruntime's CPU provider has none either",
+}
+
+
+def test_every_operator_of_onnx_has_a_kernel() -> None:
+    """Of each version from opset 7 on, but for sequences, optionals and strings."""
+    names = {
+        s.name
+        for s in onnx.defs.get_all_schemas_with_history()
+        if s.domain == "" and s.since_version <= NEWEST_OPSET
+    }
+    claimed: dict[str, list] = {name: [] for name in names}
+    for op in OPS:
+        claimed[op["type"]].append(range(op["since"], op["until"] + 1))
+    missing = set()
+    for name in names:
+        if name != "ReverseSequence" and re.search("Sequence|Optional|String|Regex", name):
+            continue
+        schemas = [s for s in versions(name) if not s.deprecated]
+        at_7 = [s.since_version for s in schemas if s.since_version <= 7]
+        current = {s.since_version for s in schemas if s.since_version > 7} | set(at_7[-1:])
+        if any(all(v not in of for of in claimed[name]) for v in current):
+            missing.add(name)
+    assert missing == set(NO_KERNEL)
+    functions = {s.name for s in onnx.defs.get_all_schemas_with_history() if s.domain == ""
+                 and (s.has_function or s.has_context_dependent_function)}  # fmt: skip
+    assert {name for name, why in NO_KERNEL.items() if "function" in why} <= functions
 
 
 @pytest.mark.parametrize("op_type", sorted({op["type"] for op in OPS}))

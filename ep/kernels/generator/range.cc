@@ -1,13 +1,14 @@
 // Range: its inputs decide the shape, so they are in host memory.
 #include <cmath>
+#include <string>
 
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
-using RangeTypes = Types<float, double, int16_t, int32_t, int64_t>;
+using RangeTypes = Types<float, double, Float16, BFloat16, int16_t, int32_t, int64_t>;
 
 template <class T>
 int64_t CountOf(T start, T limit, T delta) {
@@ -29,6 +30,17 @@ int64_t CountOf(T start, T limit, T delta) {
   }
 }
 
+// 16-bit floats as float.
+template <class T>
+auto Value(const TensorView& scalar) {
+  const T value = *scalar.as<const T>();
+  if constexpr (kIsHalf<T>) {
+    return Widened(value);
+  } else {
+    return value;
+  }
+}
+
 class RangeKernel : public Kernel {
  public:
   explicit RangeKernel(const KernelInfo&) {}
@@ -42,17 +54,21 @@ class RangeKernel : public Kernel {
     }
     DispatchTypes("Range", first.dtype, RangeTypes{}, [&](auto type) {
       using T = decltype(type);
-      const T start = *first.as<const T>();
-      const T delta = *ctx.Input(2).as<const T>();
-      const int64_t n = CountOf(start, *ctx.Input(1).as<const T>(), delta);
+      const auto start = Value<T>(first), delta = Value<T>(ctx.Input(2));
+      const int64_t n = CountOf(start, Value<T>(ctx.Input(1)), delta);
       const TensorView y = ctx.Output(0, first.dtype, Shape{n});
       if (n == 0) return;
       ctx.Launch("Range", [=, py = y.as<T>()] {
         // Each element separately, in double for float: errors do not accumulate along the range.
-        using C = std::conditional_t<std::is_integral_v<T>, uint64_t, double>;
+        using C = std::conditional_t<std::is_integral_v<std::remove_const_t<decltype(start)>>, uint64_t, double>;
         ParallelFor(n, kCheapGrain, [=](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            py[i] = static_cast<T>(static_cast<C>(start) + static_cast<C>(i) * static_cast<C>(delta));
+            const C value = static_cast<C>(start) + static_cast<C>(i) * static_cast<C>(delta);
+            if constexpr (kIsHalf<T>) {
+              py[i] = Rounded<T>(static_cast<float>(value));
+            } else {
+              py[i] = static_cast<T>(value);
+            }
           }
         });
       });
@@ -65,11 +81,15 @@ constexpr DTypeSet kRangeTypes = SetOf(RangeTypes{});
 NPU_ONNX_KERNEL({
     .type = "Range",
     .since = 11,
-    .until = 11,
+    .until = 27,
     .inputs = {HostInput("start", kRangeTypes), HostInput("limit", kRangeTypes), HostInput("delta", kRangeTypes)},
     .outputs = {Output("output", kRangeTypes)},
+    .attributes = {IntAttribute("stash_type", 1)},
     .shape_arithmetic = ShapeArithmetic::kStated,
     .make = MakeKernel<RangeKernel>,
+    .unsupported = [](const NodeView& node) -> std::string {
+      return node.attributes.Int("stash_type", 1) == 1 ? "" : "16-bit floats are computed as float32 at least";
+    },
 });
 
 }  // namespace
