@@ -57,6 +57,7 @@ class Tiles {
  private:
   static constexpr int64_t kChunk = gemm::kChunkBytes / sizeof(BFloat16);
   static constexpr int64_t kBlockBytes = 384 << 10;  // of rows that are read together: a part of a second-level cache
+  static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
   static constexpr int64_t kTogether = 4;            // tiles that a part of a panel is multiplied with in turn
   static constexpr int kWidth = gemm::kPanelColumns;
   static constexpr int64_t kRowBytes = kWidth * sizeof(BFloat16);  // of a panel
@@ -171,33 +172,39 @@ class Tiles {
     const int64_t line_pitch = copies_ ? lines.wide * pitch : v.stride * rows.row_pitch;
     const int64_t panel_bytes = gemm::PanelBytes(gemm::PanelFormat::kPairs, weight_.rows);
     const char* panels = static_cast<const char*>(weight_.data);
-    for (int64_t p = panel_begin; p < panel_end; ++p) {
+    gemm::AmxWork work{.epilogue = &gemm::SingleTiles::NoEpilogue()};
+    // The tiles from `t` on with panel p.
+    const auto run = [&](int64_t t, int64_t p) {
+      const int64_t some = std::min(kTogether, lines.tiles() - t);
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
+      const char *panel = panels + p * panel_bytes, *part = panel;
+      for (const Block& block : blocks_) {
+        for (int64_t i = 0; i < some; ++i) {
+          const Tile tile = lines.At(t + i);
+          const BFloat16* from = left + tile.first / lines.wide * line_pitch + tile.first % lines.wide * pitch;
+          const gemm::Sliver a{from + block.offset, pitch * static_cast<int64_t>(sizeof(BFloat16)), gemm::kChunkBytes};
+          kernel_.amx_functions[kernel_.StoredRows(tile.rows)](a, part, work, block.depth, scratch.sums[i],
+                                                               part != panel);
+        }
+        part += block.depth * kRowBytes;
+      }
       std::fill_n(scratch.bias, kWidth, 0.0f);
       if (bias_ != nullptr) std::copy_n(bias_ + channel, count, scratch.bias);
-      const char* panel = panels + p * panel_bytes;
-      gemm::AmxWork work{.epilogue = &gemm::SingleTiles::NoEpilogue()};
+      for (int64_t i = 0; i < some; ++i)
+        StoreTile(formula, scratch.sums[i], lines, lines.At(t + i), image * v.out + begin, channel, count,
+                  scratch.bias);
+    };
+    if ((panel_end - panel_begin) * panel_bytes <= kStayingBytes) {
+      // All channels of some tiles, so that results are written one after the other.
+      for (int64_t t = 0; t < lines.tiles(); t += kTogether)
+        for (int64_t p = panel_begin; p < panel_end; ++p) run(t, p);
+      return;
+    }
+    for (int64_t p = panel_begin; p < panel_end; ++p) {
       // While a panel is multiplied the next one is read.
-      if (p + 1 < panel_end)
-        work.streams = {panel + panel_bytes, panel_bytes, lines.tiles() * steps()};
-      for (int64_t t = 0; t < lines.tiles(); t += kTogether) {
-        const int64_t some = std::min(kTogether, lines.tiles() - t);
-        const char* part = panel;
-        for (const Block& block : blocks_) {
-          for (int64_t i = 0; i < some; ++i) {
-            const Tile tile = lines.At(t + i);
-            const BFloat16* from = left + tile.first / lines.wide * line_pitch + tile.first % lines.wide * pitch;
-            const gemm::Sliver a{from + block.offset, pitch * static_cast<int64_t>(sizeof(BFloat16)),
-                                 gemm::kChunkBytes};
-            kernel_.amx_functions[kernel_.StoredRows(tile.rows)](a, part, work, block.depth, scratch.sums[i],
-                                                                 part != panel);
-          }
-          part += block.depth * kRowBytes;
-        }
-        for (int64_t i = 0; i < some; ++i)
-          StoreTile(formula, scratch.sums[i], lines, lines.At(t + i), image * v.out + begin, channel, count,
-                    scratch.bias);
-      }
+      work.streams = {};
+      if (p + 1 < panel_end) work.streams = {panels + (p + 1) * panel_bytes, panel_bytes, lines.tiles() * steps()};
+      for (int64_t t = 0; t < lines.tiles(); t += kTogether) run(t, p);
     }
   }
 
