@@ -18,8 +18,17 @@ def rng() -> np.random.Generator:
 def attributes(mode="TF", skips=0, shortest=1, longest=3, **more):
     counts = [0, 3, 3 + 2 * 4]
     flat = [item for grams in POOL.values() for gram in grams for item in gram]
-    return {"mode": mode, "max_skip_count": skips, "min_gram_length": shortest, "max_gram_length": longest,
-            "ngram_counts": counts, "ngram_indexes": OUTPUTS, "pool_int64s": flat, **more}  # fmt: skip
+    return {
+        "mode": mode,
+        "max_skip_count": skips,
+        "min_gram_length": shortest,
+        "max_gram_length": longest,
+        "ngram_counts": counts,
+        "ngram_indexes": OUTPUTS,
+        "pool_int64s": flat,
+        **more,
+    }
+
 
 
 def counted(x, skips, shortest, longest):
@@ -40,7 +49,9 @@ def counted(x, skips, shortest, longest):
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(40,), (5, 30), (3, 1), (2, 2)])
-@pytest.mark.parametrize(("skips", "shortest", "longest"), [(0, 1, 3), (5, 1, 2), (2, 2, 3), (1, 3, 3)])
+@pytest.mark.parametrize(
+    ("skips", "shortest", "longest"), [(0, 1, 3), (5, 1, 2), (2, 2, 3), (1, 3, 3)]
+)
 def test_counts(rng, dtype, shape, skips, shortest, longest):
     x = rng.choice([2, 5, 9, 7], shape, p=[0.3, 0.4, 0.2, 0.1]).astype(dtype)
     given = attributes(skips=skips, shortest=shortest, longest=longest)
@@ -81,7 +92,9 @@ WRONG = {
 @pytest.mark.parametrize("case", WRONG)
 def test_errors(case):
     changed, message = WRONG[case]
-    model = make_model("TfIdfVectorizer", [np.zeros(4, np.int64)], opset=9, **{**attributes(), **changed})
+    model = make_model(
+        "TfIdfVectorizer", [np.zeros(4, np.int64)], opset=9, **{**attributes(), **changed}
+    )
     with pytest.raises(Exception, match=message):
         make_session(model)
 

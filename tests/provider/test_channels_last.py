@@ -73,7 +73,12 @@ CONVOLUTIONS = {
     "many rows": (32, 40, 1, (3, 3), (30, 31), {"pads": [1, 1, 1, 1]}),
     "much depth": (256, 33, 1, (3, 3), (7, 7), {"pads": [1, 1, 1, 1]}),
     "dilated, many channels": (
-        33, 48, 1, (3, 3), (12, 13), {"pads": [2, 3, 2, 3], "dilations": [2, 3]},
+        33,
+        48,
+        1,
+        (3, 3),
+        (12, 13),
+        {"pads": [2, 3, 2, 3], "dilations": [2, 3]},
     ),
     "strided, many channels": (40, 70, 1, (3, 3), (17, 19), {"pads": [1] * 4, "strides": [2, 2]}),
     "strided in one direction": (24, 30, 1, (3, 3), (9, 40), {"pads": [1] * 4, "strides": [1, 2]}),

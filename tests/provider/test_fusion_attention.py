@@ -222,10 +222,14 @@ def test_float64_stays_in_single_operators(rng):
     np.testing.assert_array_equal(fused, plain)
 
 
-def turned_keys(feeds: dict[str, np.ndarray], order: tuple[int, ...]) -> tuple[dict, onnx.NodeProto]:
+def turned_keys(
+    feeds: dict[str, np.ndarray], order: tuple[int, ...]
+) -> tuple[dict, onnx.NodeProto]:
     """The keys with their axes in this order, and the Transpose that gives [B, N, D, T]."""
     perm = [order.index(axis) for axis in (0, 1, 3, 2)]
-    return {**feeds, "k": feeds["k"].transpose(order).copy()}, node("Transpose", "k", "t", perm=perm)
+    return {**feeds, "k": feeds["k"].transpose(order).copy()}, node(
+        "Transpose", "k", "t", perm=perm
+    )
 
 
 @pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 0, 1, 3), (3, 1, 0, 2)])

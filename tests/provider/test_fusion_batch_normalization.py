@@ -85,7 +85,7 @@ def test_activation_and_residual(rng, opset):
 
 
 def chain(rng):
-    """Two normalised convolutions with ReLU, depthwise the second: their middle is channels last."""
+    """Two normalised convolutions with ReLU, the second depthwise: a chain of channels last."""
     feeds, constants, attributes = operands(rng)
     depthwise = {"w2": rng.standard_normal((9, 1, 3, 3)).astype(np.float32) / 3}
     nodes = [

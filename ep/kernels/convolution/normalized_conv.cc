@@ -42,9 +42,8 @@ class NormalizedConv final : public Kernel {
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input == 0 || input == kResidual || input >= kInputs) return false;
     given_[input].Allocate(constant.elements(), stream);
-    stream.Launch(kOp, [=, to = given_[input].data()] {
-      std::copy_n(constant.as<const float>(), constant.elements(), to);
-    });
+    stream.Launch(kOp,
+                  [=, to = given_[input].data()] { std::copy_n(constant.as<const float>(), constant.elements(), to); });
     stream.Synchronize();
     if (input == kWeight) weight_shape_ = constant.shape;
     if (input == kVariance) Fold(stream);
@@ -92,7 +91,8 @@ class NormalizedConv final : public Kernel {
 // Every constant has to be one, of as many channels as the weight has.
 std::string WhyNotFolded(const NodeView& node) {
   const std::vector<int64_t>& weight = node.shapes[kWeight];
-  if (!node.constant[kWeight] || weight.size() < 3 || std::any_of(weight.begin(), weight.end(), [](int64_t d) { return d < 1; }))
+  if (!node.constant[kWeight] || weight.size() < 3 ||
+      std::any_of(weight.begin(), weight.end(), [](int64_t d) { return d < 1; }))
     return "a weight that is not constant, or empty";
   for (const size_t i : {kBias, kScale, kShift, kMean, kVariance}) {
     if (i == kBias && node.inputs[i] == DType::kUndefined) continue;

@@ -20,9 +20,7 @@ namespace npu::channels_last {
 class Tiles {
  public:
   // Null if this machine has none.
-  static const gemm::MicroKernel* Kernel() {
-    return gemm::AmxKernel(DType::kBFloat16, gemm::PanelFormat::kPairs);
-  }
+  static const gemm::MicroKernel* Kernel() { return gemm::AmxKernel(DType::kBFloat16, gemm::PanelFormat::kPairs); }
   // Of the rows of `weight`, which are zero beyond `channels`: a step of the products is a chunk of them.
   static constexpr int64_t StoredChannels(int64_t channels, int64_t taps) {
     return Copies(channels, taps) ? channels : (channels + kChunk - 1) / kChunk * kChunk;
@@ -56,9 +54,9 @@ class Tiles {
 
  private:
   static constexpr int64_t kChunk = gemm::kChunkBytes / sizeof(BFloat16);
-  static constexpr int64_t kBlockBytes = 384 << 10;  // of rows that are read together: a part of a second-level cache
+  static constexpr int64_t kBlockBytes = 384 << 10;    // of rows that are read together: a part of a second-level cache
   static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
-  static constexpr int64_t kTogether = 4;            // tiles that a part of a panel is multiplied with in turn
+  static constexpr int64_t kTogether = 4;              // tiles that a part of a panel is multiplied with in turn
   static constexpr int kWidth = gemm::kPanelColumns;
   static constexpr int64_t kRowBytes = kWidth * sizeof(BFloat16);  // of a panel
 
@@ -131,8 +129,7 @@ class Tiles {
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     const int64_t pitch = copy_pitch(), runs = merged_ ? 1 : h.kernel;
     const int64_t run = (merged_ ? h.kernel : 1) * rows_.channels();
-    auto* copies =
-        static_cast<BFloat16*>(buffer.Reserve((count * h.out + gemm::kMaxSliverRows) * pitch * kBytes));
+    auto* copies = static_cast<BFloat16*>(buffer.Reserve((count * h.out + gemm::kMaxSliverRows) * pitch * kBytes));
     BFloat16* to = copies;
     for (int64_t line = 0; line < count; ++line) {
       for (int64_t x = 0; x < h.out; ++x, to += pitch) {
