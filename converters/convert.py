@@ -9,8 +9,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
-from onnxruntime_npu.exporter.fuse_added_norms import fuse_added_norms
-from onnxruntime_npu.exporter.graph_passes import count_nodes, tidy
+from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
+from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
 from onnxruntime_npu.progress import bar
 from onnxscript.rewriter import pattern

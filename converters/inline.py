@@ -8,7 +8,7 @@ import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
 from onnxruntime_npu.errors import UnsupportedError
-from onnxruntime_npu.exporter.graph_passes import count_nodes
+from onnxruntime_npu.onnx_models.graph_passes import count_nodes
 
 from .attach_bodies import attach_bodies
 from .model_file import check_target, read, write

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnxruntime_npu.errors import ArgumentError, ExportError
-from onnxruntime_npu.exporter.staging import staged
-from onnxruntime_npu.exporter.tracing import save
+from onnxruntime_npu.onnx_models.saving import save
+from onnxruntime_npu.onnx_models.staging import staged
 
 OPSET = 18  # the oldest that function bodies are written for
 

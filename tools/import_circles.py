@@ -1,25 +1,26 @@
 """Import cycles among the modules of a Python package, and among its rooms.
 
 Imports inside functions count as well. A room is a folder or a module directly in the package:
-rooms can form a cycle even if no modules do.
+rooms can form a cycle even if no modules do. ``elsewhere`` lists the package's folders that are
+stored outside its own.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def circles(package: Path) -> list[dict[str, list[str]]]:
+def circles(package: Path, elsewhere: Iterable[Path] = ()) -> list[dict[str, list[str]]]:
     """Return each cycle as its modules, with those of the cycle that each imports."""
-    return _circles(_import_graph(package))
+    return _circles(_import_graph(package, elsewhere))
 
 
-def room_circles(package: Path) -> list[dict[str, list[str]]]:
+def room_circles(package: Path, elsewhere: Iterable[Path] = ()) -> list[dict[str, list[str]]]:
     """Return each cycle as its rooms, with those of the cycle that each imports."""
     rooms: dict[str, set[str]] = {}
-    for name, imports in _import_graph(package).items():
+    for name, imports in _import_graph(package, elsewhere).items():
         imported = rooms.setdefault(_room(name), set())
         imported.update(_room(other) for other in imports if _room(other) != _room(name))
     return _circles(rooms)
@@ -29,8 +30,10 @@ def _room(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
-def _import_graph(package: Path) -> dict[str, set[str]]:
-    modules = dict(_modules(package))
+def _import_graph(package: Path, elsewhere: Iterable[Path]) -> dict[str, set[str]]:
+    modules = dict(_modules(package, package.name))
+    for folder in elsewhere:
+        modules.update(_modules(folder, f"{package.name}.{folder.name}"))
     return {name: _imports(name, path, modules) for name, path in modules.items()}
 
 
@@ -42,9 +45,9 @@ def _circles(imports: dict[str, set[str]]) -> list[dict[str, list[str]]]:
     ]
 
 
-def _modules(package: Path) -> Iterator[tuple[str, Path]]:
-    for path in sorted(package.rglob("*.py")):
-        parts = path.relative_to(package.parent).with_suffix("").parts
+def _modules(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*.py")):
+        parts = (name, *path.relative_to(folder).with_suffix("").parts)
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 

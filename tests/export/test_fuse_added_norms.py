@@ -6,8 +6,8 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 import torch
-from onnxruntime_npu.exporter.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.exporter.tracing import to_onnx, trace
+from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.opdef import torch_library
 
 

@@ -6,8 +6,8 @@ import onnx_ir as ir
 import pytest
 import torch
 from onnx.reference import ReferenceEvaluator
-from onnxruntime_npu.exporter import graph_passes
 from onnxruntime_npu.exporter.tracing import to_onnx, trace
+from onnxruntime_npu.onnx_models import graph_passes
 from torch import nn
 
 

@@ -15,7 +15,7 @@ from onnxruntime_npu import exporter
 from onnxruntime_npu.cli import main
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracing
-from onnxruntime_npu.exporter.staging import staged
+from onnxruntime_npu.onnx_models.staging import staged
 
 from .conftest import tiny_model
 from .test_seq2seq import tiny_model as seq2seq_model

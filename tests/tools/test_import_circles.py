@@ -35,6 +35,22 @@ def test_type_checking_and_extension_imports_close_no_cycle(tmp_path):
     assert circles_of(tmp_path, __init__="from . import b\n", a=a, b=b) == []
 
 
+def test_folders_elsewhere_belong_to_the_package(tmp_path):
+    package, elsewhere = tmp_path / "package", tmp_path / "converters"
+    for folder, name, text in (
+        (package, "a", "def f():\n    from .converters import b\n"),
+        (elsewhere, "b", "from package.a import f\n"),
+    ):
+        folder.mkdir()
+        (folder / "__init__.py").write_text("")
+        (folder / f"{name}.py").write_text(text)
+    found = [list(circle) for circle in import_circles.circles(package, [elsewhere])]
+    assert found == [["package.a", "package.converters.b"]]
+    rooms = [list(circle) for circle in import_circles.room_circles(package, [elsewhere])]
+    assert rooms == [["package.a", "package.converters"]]
+    assert import_circles.circles(package) == []
+
+
 def test_subpackages_can_be_cyclic_without_cyclic_modules(tmp_path):
     package = tmp_path / "package"
     for room, files in {

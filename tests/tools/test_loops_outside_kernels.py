@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 
 import loops_outside_kernels
@@ -26,6 +28,27 @@ def test_launches_and_loops_are_reported_by_line(tmp_path):
         "python/csrc/torch/a.cc:4: runs a parallel loop: belongs into ep/kernels",
     ]
     assert len(lines(tmp_path, "python/csrc/b.cc", "stream->Launch(op, f);")) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "for (int64_t i = 0; i < n; ++i) t.mutable_data_ptr<float>()[i] = 0;",
+        "auto rows = t.accessor<float, 2>();",
+        "auto* y = static_cast<const at::Half*>(t.const_data_ptr());",
+        "at::native::cpu_kernel(iter, f);",
+        "at::parallel_for(0, n, 1, f);",
+    ],
+)
+def test_elements_of_a_tensor_are_not_read_by_the_torch_device(tmp_path, text):
+    assert len(lines(tmp_path, "python/csrc/torch/a.cc", f"void F() {{\n  {text}\n}}\n")) == 1
+
+
+def test_addresses_and_headers_of_process_groups_are_no_elements(tmp_path):
+    address = "stream.Copy(to.mutable_data_ptr(), static_cast<char*>(from.data_ptr()), n, kind);"
+    assert lines(tmp_path, "python/csrc/torch/a.cc", address) == []
+    header = "header.mutable_data_ptr<int64_t>()[0] = tensor.numel();"
+    assert lines(tmp_path, "python/csrc/torch_distributed/a.cc", header) == []
 
 
 def test_kernels_and_functions_of_the_same_name_are_ignored(tmp_path):

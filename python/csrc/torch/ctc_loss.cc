@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/library.h>
 
+#include <cstring>
 #include <tuple>
 #include <vector>
 
@@ -62,7 +63,9 @@ at::Tensor CtcLossBackward(const at::Tensor& grad, const at::Tensor& log_probs, 
 
 std::vector<int64_t> Lengths(const at::Tensor& lengths) {
   const at::Tensor host = lengths.to(at::kCPU, at::kLong).contiguous();
-  return {host.const_data_ptr<int64_t>(), host.const_data_ptr<int64_t>() + host.numel()};
+  std::vector<int64_t> values(static_cast<size_t>(host.numel()));
+  if (!values.empty()) std::memcpy(values.data(), host.const_data_ptr(), host.nbytes());
+  return values;
 }
 std::tuple<at::Tensor, at::Tensor> CtcLossOfTensors(const at::Tensor& log_probs, const at::Tensor& targets,
                                                     const at::Tensor& input_lengths, const at::Tensor& target_lengths,

@@ -38,14 +38,14 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     at::Tensor state = at::empty({kStateBytes}, at::TensorOptions(at::kByte).device(at::kCPU));
     const PhiloxState now = State();
     std::memcpy(state.data_ptr(), &now.seed, sizeof(uint64_t));
-    std::memcpy(state.data_ptr<uint8_t>() + sizeof(uint64_t), &now.offset, sizeof(uint64_t));
+    std::memcpy(static_cast<char*>(state.data_ptr()) + sizeof(uint64_t), &now.offset, sizeof(uint64_t));
     return state.getIntrusivePtr();
   }
   void set_state(const c10::TensorImpl& state) override {
     at::detail::check_rng_state(state);
     TORCH_CHECK(state.numel() == kStateBytes, "expected the state of an npu generator, ", kStateBytes, " bytes, got ",
                 state.numel());
-    const auto* bytes = static_cast<const uint8_t*>(state.data());
+    const auto* bytes = static_cast<const char*>(state.data());
     PhiloxState given;
     std::memcpy(&given.seed, bytes, sizeof(uint64_t));
     std::memcpy(&given.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));

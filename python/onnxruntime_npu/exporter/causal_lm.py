@@ -14,13 +14,14 @@ import onnx_ir as ir
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from ..onnx_models.fuse_added_norms import fuse_added_norms
+from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .division import Division
-from .fuse_added_norms import fuse_added_norms
 from .numeric_check import Reference, check_file
 from .original import cached_layers, keep_original
 from .proof import Findings, NotProven, attempt, unsupported
@@ -36,7 +37,6 @@ from .quantization import (
 )
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
-from .staging import staged
 from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
 from .tracing import finish, onnx_model_of

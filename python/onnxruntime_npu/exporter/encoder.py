@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
@@ -28,7 +29,6 @@ from .roles.layer_norm import LayerNormRole
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
 from .roles.role import Role
-from .staging import staged
 from .towers import TOWERS, Tower, tower_of
 from .tracing import finish, onnx_model_of
 

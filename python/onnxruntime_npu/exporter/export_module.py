@@ -10,14 +10,14 @@ from typing import Any
 import torch
 
 from ..errors import ArgumentError, ExportError
+from ..onnx_models import graph_passes
+from ..onnx_models.staging import staged
 from ..opdef import torch_library
-from . import graph_passes
 from .arguments import DTYPES, check_opset
 from .lost_writes import lost_writes
 from .nested_values import nested_values
 from .proof import Findings
 from .report import ExportReport
-from .staging import staged
 from .tracing import finish, to_onnx, trace
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import ExportError
+from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
@@ -24,7 +25,6 @@ from .proof import Findings, NotProven, attempt, unsupported
 from .replaced_functions import ReplacedFunctions
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
-from .staging import staged
 from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import onnx_ir as ir
 
+from ..onnx_models.fuse_added_norms import fuse_added_norms
 from .checkpoint import Checkpoint
 from .encoder import copy_processor
-from .fuse_added_norms import fuse_added_norms
 from .parts_report import PartsReport
 from .proof import Findings
 from .report import ExportReport

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from ..errors import ArgumentError, ExportError
+from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
@@ -24,7 +25,6 @@ from .proof import Findings, NotProven, attempt, unsupported
 from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .seq2seq_genai import write_genai_config
-from .staging import staged
 from .static_decoder import StaticDecoderPart
 from .tracing import onnx_model_of
 

@@ -7,7 +7,7 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,19 +17,18 @@ import torch
 from onnx_ir import tensor_adapters
 
 from ..errors import ExportError
+from ..onnx_models import saving
+from ..onnx_models.graph_passes import count_nodes, name_dimensions, tidy
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
-from ..progress import bar, step
+from ..progress import step
 from .bfloat16 import widen
-from .graph_passes import count_nodes, name_dimensions, tidy
 from .proof import Findings
 from .report import ExportReport
 from .torch_ops import torch_translations
 from .traced_ops import traced_translations
 from .weights.lazy_weight import LazyWeight
 from .weights.parameters import not_finite, taken_weights
-
-_INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
 
 
 class Traced(NamedTuple):
@@ -207,38 +206,13 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
 
 
 def save(model: ir.Model, path: Path, data: str) -> None:
-    """Write the model, its weights in ``data`` in the same folder."""
-    path.with_name(data).unlink(missing_ok=True)
-    with _written_tensors(model.graph) as written:
-        unloaded = ir.external_data.unload_from_model(
-            model, path.parent, data, size_threshold_bytes=_INLINE_BYTES, callback=written
-        )
-    proto = ir.to_proto(unloaded)
-    for node, written in zip(model.graph, proto.graph.node, strict=True):
-        # onnx_ir drops trailing omitted outputs; inlining a function body needs all of them.
-        body = model.functions.get(node.op_identifier())
-        if body is not None:
-            written.output.extend([""] * (len(body.outputs) - len(written.output)))
-    path.write_bytes(proto.SerializeToString())
+    """Write the model, its weights in ``data``; frees each computed weight when it is written."""
+    saving.save(model, path, data, _free)
 
 
-@contextlib.contextmanager
-def _written_tensors(graph: ir.Graph) -> Iterator[Callable[[Any, Any], None]]:
-    """Give what is called with each tensor before it is written; frees the one before."""
-    last: list[LazyWeight] = []
-    with bar("Writing weights", "tensor") as written:
-
-        def begin(tensor: Any, information: Any) -> None:
-            written.total = information.total
-            written.update()
-            while last:
-                last.pop().free()
-            if isinstance(tensor, ir.LazyTensor) and isinstance(tensor.raw, functools.partial):
-                last.append(tensor.raw.args[1])
-
-        yield begin
-        while last:
-            last.pop().free()
+def _free(tensor: Any) -> None:
+    if isinstance(tensor, ir.LazyTensor) and isinstance(tensor.raw, functools.partial):
+        tensor.raw.args[1].free()
 
 
 def _signature(value: ir.Value) -> dict[str, Any]:

@@ -1,0 +1,1 @@
+"""What export and conversion both do with ONNX models: tidy graphs, fuse norms, write files."""
