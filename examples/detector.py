@@ -13,13 +13,14 @@ from pathlib import Path
 
 import onnxruntime_npu as torch_npu
 import torch
-from check_export import CPU, NPU, largest_difference
 from torch import Tensor
 from torch.nn import functional
+from training import CPU, NPU, largest_difference, train
 
 SIZE, STRIDE, CHANNELS = 64, 8, 16
 ANCHOR_SIDES = (12.0, 20.0)
 PROPOSALS, POOLED = 8, 4
+LEARNING_RATE = 3e-3
 # Means and deviations of the deltas, and the clip of their scale, as in Faster R-CNN.
 NORMALISATION = (0.0, 0.0, 0.0, 0.0, 0.1, 0.1, 0.2, 0.2)
 SCALE_CLIP = 0.016
@@ -147,22 +148,6 @@ def sample(generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return image, torch.tensor([[x, y, x + width - 1.0, y + height - 1.0]])
 
 
-def train(model: Detector, steps: int) -> list[float]:
-    """Train on npu, one image a step, and return the losses."""
-    model = model.npu().train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
-    generator = torch.Generator().manual_seed(0)
-    losses = []
-    for _ in range(steps):
-        image, truth = sample(generator)
-        loss = model.loss(image.npu(), truth.npu())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def main() -> None:
     """Train, export, compare the providers, and print what the detector finds."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -171,7 +156,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model = Detector()
-    losses = train(model, arguments.steps)
+    losses = train(model, sample, arguments.steps, LEARNING_RATE)
     tenth = max(len(losses) // 10, 1)
     print(f"loss {sum(losses[:tenth]) / tenth:.3f} -> {sum(losses[-tenth:]) / tenth:.3f}")
 

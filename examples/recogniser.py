@@ -12,11 +12,12 @@ from pathlib import Path
 
 import onnxruntime_npu as torch_npu
 import torch
-from check_export import NPU, largest_difference
 from torch import Tensor
+from training import NPU, largest_difference, train
 
 GLYPHS, HEIGHT, WIDTH, LENGTH = 6, 8, 4, 5
 HIDDEN = 24
+BATCH, LEARNING_RATE = 16, 1e-2  # lines of a step
 
 
 class Direction(torch.nn.Module):
@@ -80,22 +81,6 @@ def batch(size: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     return lines, chosen.repeat_interleave(WIDTH, 1)
 
 
-def train(model: Recogniser, steps: int) -> list[float]:
-    """Train on npu with batches of 16 lines, and return the losses."""
-    model = model.npu().train()
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    generator = torch.Generator().manual_seed(0)
-    losses = []
-    for _ in range(steps):
-        lines, glyphs = batch(16, generator)
-        loss = model.loss(lines.npu(), glyphs.npu())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    return losses
-
-
 def main() -> None:
     """Train, export, compare with the NPU's session, and print how many columns are right."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -104,7 +89,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.manual_seed(0)
     model = Recogniser()
-    losses = train(model, arguments.steps)
+    losses = train(model, lambda g: batch(BATCH, g), arguments.steps, LEARNING_RATE)
     print(f"loss {losses[0]:.3f} -> {losses[-1]:.3f}")
 
     lines, glyphs = batch(32, torch.Generator().manual_seed(1))

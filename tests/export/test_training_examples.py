@@ -39,7 +39,7 @@ def _types(path: Path) -> set[str]:
 @pytest.mark.parametrize("example", ["detector"], indirect=True)
 def test_detector(example: ModuleType, tmp_path: Path) -> None:
     model = example.Detector()
-    assert _fell(example.train(model, 40), by=0.7)
+    assert _fell(example.train(model, example.sample, 40, example.LEARNING_RATE), by=0.7)
     image, _ = example.sample(torch.Generator().manual_seed(1))
     path = tmp_path / "detector.onnx"
     found = example.largest_difference(model, image, path, (example.NPU, example.CPU))
@@ -51,7 +51,8 @@ def test_detector(example: ModuleType, tmp_path: Path) -> None:
 @pytest.mark.parametrize("example", ["recogniser"], indirect=True)
 def test_recogniser(example: ModuleType, tmp_path: Path) -> None:
     model = example.Recogniser()
-    assert _fell(example.train(model, 30), by=0.5)
+    losses = example.train(model, lambda g: example.batch(16, g), 30, example.LEARNING_RATE)
+    assert _fell(losses, by=0.5)
     lines, _ = example.batch(4, torch.Generator().manual_seed(1))
     path = tmp_path / "recogniser.onnx"
     found = example.largest_difference(model, lines, path, (example.NPU,))

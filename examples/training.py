@@ -1,7 +1,8 @@
-"""Exports a module and compares its results eagerly, on the NPU and on the CPU."""
+"""What the examples that train do: train on npu, export, and compare the ways of running."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime as ort
@@ -9,6 +10,33 @@ import onnxruntime_npu
 import torch
 
 NPU, CPU = "NPUExecutionProvider", "CPUExecutionProvider"
+
+
+def train(
+    model: torch.nn.Module,
+    draw: Callable[[torch.Generator], tuple[torch.Tensor, ...]],
+    steps: int,
+    learning_rate: float,
+) -> list[float]:
+    """Train on npu with Adam, and return the loss of each step.
+
+    Args:
+        model: a module with a method ``loss`` of what ``draw`` returns.
+        draw: returns the tensors of a step, on the CPU.
+        steps: how many.
+        learning_rate: Adam's.
+    """
+    model = model.npu().train()
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate)
+    generator = torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(steps):
+        loss = model.loss(*(tensor.npu() for tensor in draw(generator)))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses
 
 
 def largest_difference(
