@@ -43,6 +43,27 @@ _recording: list[Calls] = []
 _shared: list[SharedAttention] = []
 
 
+@dataclass(frozen=True)
+class AttentionCall:
+    """A call of attention from query [B, Nq, S, D] over key and value [B, Nkv, T, D].
+
+    Attributes:
+        mask: of visible keys, or what ``SharedAttention.mask`` returned.
+        obstacle: why the call is more than attention with a mask.
+        query_rope: further columns of queries, of latent attention.
+        bias: of the scores, if it is the only obstacle.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    mask: torch.Tensor | None
+    scale: float
+    obstacle: str | None = None
+    query_rope: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+
+
 class SharedAttention(Protocol):
     """What attention and masks share while a model runs over a cache that is not transformers'."""
 
@@ -51,22 +72,8 @@ class SharedAttention(Protocol):
     ) -> torch.Tensor | None:
         """Return a mask of visible keys or what stands for it; None: the usual one is made."""
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        scale: float,
-        obstacle: str | None,
-        query_rope: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Attend over the cache; None for attention to be computed as over other keys.
-
-        ``obstacle``: why the call is more than attention with a mask; ``bias``: of the scores, if
-        nothing else is.
-        """
+    def attend(self, call: AttentionCall) -> torch.Tensor | None:
+        """Return [B, S, Nq, D], attended over the cache, or None to attend as without a cache."""
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:
         """Return keys or values with zeros where nothing was written."""
@@ -177,7 +184,7 @@ def _attention(
         obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
         lone_bias = None if special or sinks is not None else bias
         shared = _shared[-1].attend(
-            query, key, value, attention_mask, scale, obstacle, bias=lone_bias
+            AttentionCall(query, key, value, attention_mask, scale, obstacle, bias=lone_bias)
         )
         if shared is not None:
             for calls in _recording:
@@ -270,7 +277,9 @@ def attend_latents(
     for calls in _recording:
         calls.fused.append("npu_fused_infer_attention_score")
     if _shared:
-        attended = _shared[-1].attend(query, latents, rotated, mask, scale, None, query_rope)
+        attended = _shared[-1].attend(
+            AttentionCall(query, latents, rotated, mask, scale, query_rope=query_rope)
+        )
         if attended is not None:
             return attended
     return attend(query, latents, latents, scale, mask, query_rope=query_rope, key_rope=rotated)

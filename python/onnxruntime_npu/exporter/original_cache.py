@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from .attention_interface import AttentionCall
 from .caches.static import StaticStep
 from .caches.step import LayerCache, Step
 from .proof import NotProven
@@ -110,28 +111,17 @@ class SharedStep:
         self._made.append(mask)
         return mask
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        scale: float,
-        obstacle: str | None,
-        query_rope: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Attend from query [B, Nq, S, D] over the cache; return [B, S, Nq, D].
+    def attend(self, call: AttentionCall) -> torch.Tensor | None:
+        """Attend over the cache; return [B, S, Nq, D].
 
-        ``obstacle``: why attention cannot be fused by this operator, such as ``bias``;
-        ``query_rope``: see ``Step.attend``. Returns None if it has to read the mask; raises
-        NotProven if there is none.
+        Returns None for attention that has to read its mask; raises NotProven if there is none.
         """
-        del bias  # an obstacle
+        key, value = call.key, call.value
         layer = next((x for x in self.layers if x.keys is key and x.values is value), None)
-        number = next((i for i, made in enumerate(self._made) if made is mask), None)
+        number = next((i for i, made in enumerate(self._made) if made is call.mask), None)
         masking = None if number is None else self._maskings[number]
         cache = LayerCache(key, value) if layer is None else layer.cache
+        obstacle = call.obstacle
         if masking is None:
             obstacle = obstacle or "its mask is neither causal nor a sliding window"
         if layer is None and not self._reads_masks:
@@ -141,14 +131,15 @@ class SharedStep:
         if obstacle is not None:
             return None
         assert masking is not None
+        rope = call.query_rope
         return self._step.attend(
-            self._step.laid_out(query),
+            self._step.laid_out(call.query),
             cache,
-            num_heads=query.shape[1],
+            num_heads=call.query.shape[1],
             num_key_value_heads=key.shape[self._step.heads_axis],
-            scale=scale,
+            scale=call.scale,
             window=masking.window,
-            query_rope=None if query_rope is None else self._step.laid_out(query_rope),
+            query_rope=None if rope is None else self._step.laid_out(rope),
         )
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:

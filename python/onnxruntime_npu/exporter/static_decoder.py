@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from . import traced_ops
-from .attention_interface import shared_step
+from .attention_interface import AttentionCall, shared_step
 from .caches.static import StaticStep
 from .caches.step import LayerCache, compressed_causal_mask
 from .encoder_decoder import CachedPairs, DecoderPart, EncoderPart
@@ -107,38 +107,27 @@ class _OwnTokens:
         """Leave masks, which are of the source, to be made as ever."""
         del mask_function, local_size
 
-    def attend(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        mask: torch.Tensor | None,
-        scale: float,
-        obstacle: str | None,
-        query_rope: torch.Tensor | None = None,
-        bias: torch.Tensor | None = None,
-    ) -> torch.Tensor | None:
-        """Attend from query [B, N, S, D] over the cache; return [B, S, N, D].
+    def attend(self, call: AttentionCall) -> torch.Tensor | None:
+        """Attend over the cache, with the bias of the call; return [B, S, N, D].
 
-        ``bias`` [1, N, S, C] is added to the scaled scores. Returns None over the source.
+        Returns None over the source.
         """
-        del query_rope  # of latent attention
-        if mask is not self.mask_token:
+        if call.mask is not self.mask_token:
             return None
-        if obstacle is not None and bias is None:
-            raise NotProven(f"a static cache needs fused attention: {obstacle}")
+        if call.obstacle is not None and call.bias is None:
+            raise NotProven(f"a static cache needs fused attention: {call.obstacle}")
         self.attended += 1
         return traced_ops.fused_infer_attention(
-            query,
-            key,
-            value,
+            call.query,
+            call.key,
+            call.value,
             self._causal_mask,
             None,
             self._lengths,
-            pse_shift=None if bias is None else bias.to(query.dtype),
-            num_heads=query.shape[1],
-            num_key_value_heads=key.shape[1],
-            scale=scale,
+            pse_shift=None if call.bias is None else call.bias.to(call.query.dtype),
+            num_heads=call.query.shape[1],
+            num_key_value_heads=call.key.shape[1],
+            scale=call.scale,
             sparse_mode=3,
         )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .step import CacheSizes, LayerCache
+from .step import CacheSizes, LayerCache, compressed_causal_mask
 
 # Sizes to trace with: all different, and not 0 or 1, which torch would treat as constants.
 BATCH, PAST, NEW, CAPACITY = 2, 3, 5, 11
@@ -22,6 +22,8 @@ class Interface(nn.Module):
 
     cache: str
     leading_inputs: tuple[str, ...]
+    takes_lengths = False  # of rows or sequences; attention then gets one mask for all lengths
+    causal_mask: torch.Tensor
 
     def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
         """Take the decoder; ``int8``: the cache holds int8, with scales beside it."""
@@ -29,6 +31,8 @@ class Interface(nn.Module):
         self.decoder = decoder  # Decoder or OriginalDecoder
         self.last_only = logits == "last"
         self.int8 = int8
+        if self.takes_lengths:
+            self.register_buffer("causal_mask", compressed_causal_mask())
 
     @property
     def layer_count(self) -> int:

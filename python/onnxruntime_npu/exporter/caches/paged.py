@@ -13,7 +13,7 @@ import torch
 
 from .. import traced_ops
 from .interface import Interface
-from .step import CacheSizes, LayerCache, Step, Visibility, compressed_causal_mask
+from .step import CacheSizes, LayerCache, Step, Visibility
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
 _CAUSAL, _BAND = 3, 4
@@ -118,11 +118,7 @@ class PagedInterface(Interface):
         "block_table",
         "logits_indices",
     )
-    causal_mask: torch.Tensor
-
-    def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
-        super().__init__(decoder, logits, int8=int8)
-        self.register_buffer("causal_mask", compressed_causal_mask())
+    takes_lengths = True
 
     def forward(
         self,

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from .interface import BATCH, CAPACITY, NEW, PAST, Interface
-from .step import Step, Visibility, compressed_causal_mask
+from .step import Step, Visibility
 
 
 class StaticStep(Step):
@@ -79,11 +79,7 @@ class StaticInterface(Interface):
 
     cache = "static"
     leading_inputs = ("input_ids", "sequence_lengths", "total_lengths")
-    causal_mask: torch.Tensor
-
-    def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
-        super().__init__(decoder, logits, int8=int8)
-        self.register_buffer("causal_mask", compressed_causal_mask())
+    takes_lengths = True
 
     def forward(
         self,
