@@ -77,14 +77,7 @@ class QuantizedExperts(torch.nn.Module):
     ) -> torch.Tensor:
         """Return [tokens, H] for tokens [tokens, H] and experts and weights [tokens, k]."""
         ops, slots = torch.ops.npu, top_k_index.shape[1]
-        rows, places, counts, _ = ops.npu_moe_init_routing_v2(
-            hidden_states,
-            top_k_index.to(torch.int32),
-            expert_num=self.total,
-            expert_tokens_num_type=1,
-            expert_tokens_num_flag=True,
-            active_expert_range=self.own,
-        )
+        rows, places, counts = rows_of_experts(hidden_states, top_k_index, self.total, self.own)
         rest: Any = self.rest
         rows = self.down(self._activated(self.up(rows, counts)), counts)
         if getattr(rest, "has_post_expert_norm", False):
@@ -110,6 +103,25 @@ class QuantizedExperts(torch.nn.Module):
             return rest._apply_gate(rows)
         gate, up = rows.chunk(2, dim=-1)
         return rest.act_fn(gate) * up
+
+
+def rows_of_experts(
+    hidden_states: torch.Tensor, top_k_index: torch.Tensor, total: int, own: list[int]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return the rows of hidden_states [tokens, H] by expert, their places, and how many each has.
+
+    top_k_index [tokens, k]: the experts of a token, of ``total``; those outside of the range
+    ``own`` get no rows.
+    """
+    rows, places, counts, _ = torch.ops.npu.npu_moe_init_routing_v2(
+        hidden_states,
+        top_k_index.to(torch.int32),
+        expert_num=total,
+        expert_tokens_num_type=1,
+        expert_tokens_num_flag=True,
+        active_expert_range=own,
+    )
+    return rows, places, counts
 
 
 class GroupedLinear(torch.nn.Module):

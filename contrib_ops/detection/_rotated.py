@@ -93,3 +93,9 @@ def common_area(a, b):
 def result(values, like):
     """Return values in the dtype of the boxes; float64 boxes keep theirs."""
     return values.to(wide(like).dtype).to(like.dtype)
+
+
+def random_boxes(make, *shape):
+    """Return boxes of shape [*shape, 5] around [0, 12], of which some have no area."""
+    centres, sides = make.uniform(*shape, 2, high=12), make.uniform(*shape, 2, low=-1, high=9)
+    return torch.cat([centres, sides, make.uniform(*shape, 1, low=-180, high=180)], -1)

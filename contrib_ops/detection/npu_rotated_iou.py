@@ -7,7 +7,7 @@ pairs has: here the thresholds are 0 and pairs give [B, N].
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch
 
 from ._boxes import BOX_FLOATS
-from ._rotated import centred, check_boxes, common_area, has_area, result
+from ._rotated import centred, check_boxes, common_area, has_area, random_boxes, result
 
 op = npu_op(
     "npu_rotated_iou(Tensor self, Tensor query_boxes, bool trans=False, int mode=0,"
@@ -52,19 +52,17 @@ def reference(
 
 @op.samples
 def samples(make):
-    def boxes(*shape):
-        centres, sides = make.uniform(*shape, 2, high=12), make.uniform(*shape, 2, low=-1, high=9)
-        return torch.cat([centres, sides, make.uniform(*shape, 1, low=-180, high=180)], -1)
-
     yield Sample(
         make.tensor([[[0.0, 0.0, 2.0, 2.0, 0.0]]]),
         make.tensor([[[0.0, 0.0, 2.0, 2.0, 45.0]]]),
         id="catalogue",
         expect=[[[[0.707107]]]],
     )
-    yield Sample(boxes(2, 6), boxes(2, 5), id="random")
-    yield Sample(boxes(2, 6), boxes(2, 6), True, 1, False, id="pairs_of_corners")
-    yield Sample(boxes(2, 3), boxes(2, 0), id="no_queries")
+    yield Sample(random_boxes(make, 2, 6), random_boxes(make, 2, 5), id="random")
+    yield Sample(
+        random_boxes(make, 2, 6), random_boxes(make, 2, 6), True, 1, False, id="pairs_of_corners"
+    )
+    yield Sample(random_boxes(make, 2, 3), random_boxes(make, 2, 0), id="no_queries")
 
 
 _NAME = r"\[npu_rotated_iou\] "

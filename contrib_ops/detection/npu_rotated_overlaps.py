@@ -1,9 +1,9 @@
 """Common areas of rotated rectangles. Source: torch_npu.npu_rotated_overlaps."""
 
-from onnxruntime_npu.opdef import Sample, npu_op, torch
+from onnxruntime_npu.opdef import Sample, npu_op
 
 from ._boxes import BOX_FLOATS
-from ._rotated import centred, check_boxes, common_area, result
+from ._rotated import centred, check_boxes, common_area, random_boxes, result
 
 op = npu_op(
     "npu_rotated_overlaps(Tensor self, Tensor query_boxes, bool trans=False) -> Tensor",
@@ -29,19 +29,15 @@ def reference(self, query_boxes, trans=False):
 
 @op.samples
 def samples(make):
-    def boxes(*shape):
-        centres, sides = make.uniform(*shape, 2, high=12), make.uniform(*shape, 2, low=-1, high=9)
-        return torch.cat([centres, sides, make.uniform(*shape, 1, low=-180, high=180)], -1)
-
     yield Sample(
         make.tensor([[[0.0, 0.0, 2.0, 2.0, 0.0]]]),
         make.tensor([[[0, 0, 2, 2, 45], [0, 0, 2, 2, 0], [1, 1, 2, 2, 0], [2, 0, 2, 2, 0]]]),
         id="by_hand",  # 8 (sqrt(2) - 1), the same box, a quarter, a common side
         expect=[[[[3.3137085, 4.0, 1.0, 0.0]]]],
     )
-    yield Sample(boxes(2, 6), boxes(2, 5), id="random")
-    yield Sample(boxes(1, 6), boxes(1, 5), True, id="corners")
-    yield Sample(boxes(2, 0), boxes(2, 5), id="no_boxes")
+    yield Sample(random_boxes(make, 2, 6), random_boxes(make, 2, 5), id="random")
+    yield Sample(random_boxes(make, 1, 6), random_boxes(make, 1, 5), True, id="corners")
+    yield Sample(random_boxes(make, 2, 0), random_boxes(make, 2, 5), id="no_boxes")
 
 
 op.tolerance(

@@ -6,7 +6,7 @@ import contextlib
 import os
 import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,18 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
 def caches_of(kind: str) -> tuple[str, ...]:
     """Return the caches that the architecture of a configuration has."""
     return next(a.caches for a in ARCHITECTURES if a.model_type == CONFIGS[kind][0])
+
+
+@contextlib.contextmanager
+def model_kept(model: Any) -> Iterator[None]:
+    """Check that a model, which is the caller's, is after the block as it was before."""
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    attention = model.config._attn_implementation
+    yield
+    after = model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert model.config._attn_implementation == attention
 
 
 def enlarge(model: Any, factor: float = 4, embeddings: Callable[..., Any] | None = None) -> Any:

@@ -10,7 +10,7 @@ from onnxruntime_npu import cli, export_image_text_to_text
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge
+from .conftest import Forced, enlarge, model_kept
 
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 IMAGE_TOKEN = 96
@@ -123,10 +123,8 @@ def exported(tmp_path_factory):
     def get(kind):
         if kind not in made:
             model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
-            before = {name: value.clone() for name, value in model.state_dict().items()}
-            made[kind] = (model, place, export_image_text_to_text(model, place))
-            after = model.state_dict()  # the caller's model stays as it was
-            assert all(torch.equal(before[name], after[name]) for name in before)
+            with model_kept(model):
+                made[kind] = (model, place, export_image_text_to_text(model, place))
         return made[kind]
 
     return get

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import Format, bits_of, check_shape, group_size, taken
+from .format import PackedFormat, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 # Where each integer of a word belongs among the eight outputs that it covers.
 _OUTPUTS = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-class Awq(Format):
+class Awq(PackedFormat):
     """``W[i, o] = (q[i, o] - zero[g, o]) * scale[g, o]`` with i in group g."""
 
     method = "awq"
@@ -29,10 +29,6 @@ class Awq(Format):
         version = str(config.get("version", "gemm")).lower()
         if version != "gemm":
             raise ValueError(f"expected the AWQ version gemm, got {version!r}")
-
-    def stores(self, tensors: Mapping[str, str]) -> bool:
-        """Return whether a layer has packed weights."""
-        return "qweight" in tensors
 
     def read(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]

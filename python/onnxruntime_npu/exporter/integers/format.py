@@ -41,6 +41,14 @@ class Format(ABC):
         """
 
 
+class PackedFormat(Format):
+    """A format of which a layer has ``qweight``, ``qzeros`` and ``scales``."""
+
+    def stores(self, tensors: Mapping[str, str]) -> bool:
+        """Return whether a layer has packed weights."""
+        return "qweight" in tensors
+
+
 def taken(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
     """Return a tensor that a layer must have."""
     if name not in tensors:

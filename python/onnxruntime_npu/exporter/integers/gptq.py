@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import Format, bits_of, check_shape, group_size, taken
+from .format import PackedFormat, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 
-class Gptq(Format):
+class Gptq(PackedFormat):
     """``W[i, o] = (q[i, o] - zero[g_idx[i], o]) * scale[g_idx[i], o]``."""
 
     method = "gptq"
@@ -28,10 +28,6 @@ class Gptq(Format):
             raise ValueError(f"expected checkpoint_format gptq or gptq_v2, got {layout!r}")
         # The first version of the layout stores zero points less one.
         self._missing = 1 if layout == "gptq" else 0
-
-    def stores(self, tensors: Mapping[str, str]) -> bool:
-        """Return whether a layer has packed weights."""
-        return "qweight" in tensors
 
     def read(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ...converters.quantized_experts import bias_of, first_name, is_experts
+from ...converters.quantized_experts import bias_of, first_name, is_experts, rows_of_experts
 from ..integers.stored_experts import StoredExperts
 from ..proof import Findings, NotProven, compare, spread_to
 from .probes import BATCH, NEW
@@ -66,14 +66,7 @@ class RoutedExperts(nn.Module):
     ) -> torch.Tensor:
         """Transform hidden_states [tokens, H] by experts [tokens, k] with weights [tokens, k]."""
         ops = torch.ops.npu
-        rows, places, counts, _ = ops.npu_moe_init_routing_v2(
-            hidden_states,
-            top_k_index.to(torch.int32),
-            expert_num=self.total,
-            expert_tokens_num_type=1,
-            expert_tokens_num_flag=True,
-            active_expert_range=self.own,
-        )
+        rows, places, counts = rows_of_experts(hidden_states, top_k_index, self.total, self.own)
         rows = self._apply_gate(self._grouped(rows, self.up_name, counts))
         rows = self._grouped(rows, "down_proj", counts)
         weights = top_k_weights.to(rows.dtype)
