@@ -14,7 +14,7 @@ class PackedBlocks {
   // The next block, if it has `bytes`: on 64-byte boundaries, in memory that kernels read and that stays as long as the
   // result does. Null: there is none, and the caller packs.
   virtual std::shared_ptr<const void> Take(size_t bytes) = 0;
-  // What the caller packed; only until this returns.
+  // What the caller packed, in host memory; only until this returns.
   virtual void Packed(const void* data, size_t bytes) = 0;
 };
 

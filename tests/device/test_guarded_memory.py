@@ -74,6 +74,23 @@ def test_session_runs_with_guarded_memory(run_python):
     assert code == 0, output
 
 
+CREATED = "session = ort.InferenceSession(model.SerializeToString(), providers=[NPU])"
+COMPILED = """options = ort.SessionOptions()
+options.add_session_config_entry("ep.context_enable", "1")
+options.add_session_config_entry("ep.context_file_path", PATH)
+ort.InferenceSession(model.SerializeToString(), options, providers=[NPU])
+session = ort.InferenceSession(PATH, providers=[NPU])"""
+
+
+def test_packed_weights_are_stored_from_guarded_memory(run_python, tmp_path):
+    assert CREATED in SESSION
+    compiled = COMPILED.replace("PATH", repr(str(tmp_path / "m.onnx")))
+    script = SESSION.replace(CREATED, compiled).replace("EXPECTED", "np.maximum(x @ weights, 0)")
+    code, output = run_python(script, **GUARDED)
+    assert code == 0, output
+    assert (tmp_path / "m_npu.bin").stat().st_size >= 64 * 64 * 4
+
+
 def test_session_on_null_backend_computes_nothing(run_python):
     code, output = run_python(SESSION.replace("EXPECTED", "np.zeros_like(y)"), **NULL)
     assert code == 0, output

@@ -1,5 +1,8 @@
 #include "ep/kernels/gemm/packed_weight.h"
 
+#include <cstddef>
+#include <vector>
+
 #include "ep/kernels/gemm/shared_panels.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/packed_blocks.h"
@@ -23,8 +26,14 @@ void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<vo
       pack(data_);
       data_ = SharePanels(*allocator_, data_, bytes);
     });
-    stream.Synchronize();
-    if (blocks) blocks->Packed(data_, bytes);
+    if (!blocks) {
+      stream.Synchronize();
+    } else {
+      std::vector<std::byte> host(bytes);
+      stream.Copy(host.data(), data_, bytes, CopyKind::kDeviceToHost);
+      stream.Synchronize();
+      blocks->Packed(host.data(), bytes);
+    }
   }
   packed_ = true;
 }
