@@ -13,32 +13,25 @@
 namespace npu {
 namespace {
 
-using In = nodes::NPUAllGatherBaseMm::In;
-using Out = nodes::NPUAllGatherBaseMm::Out;
+using Node = nodes::NPUAllGatherBaseMm;
+using Out = Node::Out;
 
 constexpr const char* kOp = "npu_all_gather_base_mm";
 
 class AllGatherKernel final : public Kernel {
  public:
-  explicit AllGatherKernel(const KernelInfo& info) : gathers_(info.attributes.Bool("gather_output")) {
-    ranks_ = RankGroup(kOp, info, "hcom", "world_size");
+  explicit AllGatherKernel(const KernelInfo& info) : node_(kOp, info), gathers_(info.attributes.Bool("gather_output")) {
     CheckUnused(kOp, info.attributes, "gather_index", 0);
-    form_ = ScaledForm(kOp, info, In::self);
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    return input == In::x2 && weight_.Pack(kOp, form_.left, constant, stream);
+    return node_.PrePack(input, constant, stream);
   }
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
+    const std::shared_ptr<Communicator> group = node_.FindGroup(ctx);
     const int64_t ranks = RanksOf(group);
-    ScaledOperands given;
-    CheckForAll(ctx, kOp, group, [&] {
-      given = {ctx.Input(In::self), weight_.Of(ctx, In::x2), ctx.Input(In::bias), ctx.Input(In::x1_scale),
-               ctx.Input(In::x2_scale)};
-      given.Check(kOp, form_);
-    });
+    const ScaledOperands given = node_.Operands(ctx, group, [](const ScaledOperands&) {});
     const TensorView y = ctx.Output(Out::output, given.result, Shape{given.m() * ranks, given.n()});
     const TensorView gathered =
         ctx.Output(Out::gather_out, given.x1.dtype, gathers_ ? Shape{given.m() * ranks, given.k()} : Shape{0});
@@ -50,7 +43,7 @@ class AllGatherKernel final : public Kernel {
       scaled.Load();
       if (RanksOf(group) > 1) return Exchange(scaled.product, given, y, gathered, *group, call);
       if (gathered && gathered.elements() > 0) std::memcpy(gathered.data, given.x1.data, gathered.bytes());
-      if (y && y.elements() > 0) scaled.product.MultiplyOwn(weight_, 0, given.m(), {y.data, y.dtype, given.n()});
+      if (y && y.elements() > 0) scaled.product.MultiplyOwn(node_.weight(), 0, given.m(), {y.data, y.dtype, given.n()});
     });
   }
 
@@ -89,17 +82,16 @@ class AllGatherKernel final : public Kernel {
           if (gathered && gathered.elements() > 0)
             std::memcpy(gathered.as<char>() + BytesFor(dtype, first * k), from, BytesFor(dtype, count * k));
           if (y && y.elements() > 0)
-            product.Multiply(weight_, from, first, count, {y.as<char>() + BytesFor(y.dtype, first * n), y.dtype, n});
+            product.Multiply(node_.weight(), from, first, count,
+                             {y.as<char>() + BytesFor(y.dtype, first * n), y.dtype, n});
         }
       });
     }
     overlap.Wait();
   }
 
+  ScaledNode<Node> node_;
   bool gathers_;
-  RankGroup ranks_;
-  ScaledForm form_;
-  RankWeight weight_;
 };
 
 NPU_RANK_KERNEL(NPUAllGatherBaseMm, AllGatherKernel, kOp, "hcom");

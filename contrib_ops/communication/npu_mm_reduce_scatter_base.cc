@@ -12,34 +12,28 @@
 namespace npu {
 namespace {
 
-using In = nodes::NPUMmReduceScatterBase::In;
-using Out = nodes::NPUMmReduceScatterBase::Out;
+using Node = nodes::NPUMmReduceScatterBase;
+using Out = Node::Out;
 
 constexpr const char* kOp = "npu_mm_reduce_scatter_base";
 
 class ReduceScatterKernel final : public Kernel {
  public:
-  explicit ReduceScatterKernel(const KernelInfo& info) {
+  explicit ReduceScatterKernel(const KernelInfo& info) : node_(kOp, info) {
     const std::string reduction = info.attributes.String("reduce_op");
     NPU_CHECK(reduction == "sum", "[", kOp, "] expected reduce_op 'sum', got '", Printable(reduction), "'");
-    ranks_ = RankGroup(kOp, info, "hcom", "world_size");
-    form_ = ScaledForm(kOp, info, In::self);
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    return input == In::x2 && weight_.Pack(kOp, form_.left, constant, stream);
+    return node_.PrePack(input, constant, stream);
   }
 
   void Compute(OpContext& ctx) const override {
-    const std::shared_ptr<Communicator> group = ranks_.Find(ctx);
+    const std::shared_ptr<Communicator> group = node_.FindGroup(ctx);
     const int64_t ranks = RanksOf(group);
-    ScaledOperands given;
-    CheckForAll(ctx, kOp, group, [&] {
-      given = {ctx.Input(In::self), weight_.Of(ctx, In::x2), ctx.Input(In::bias), ctx.Input(In::x1_scale),
-               ctx.Input(In::x2_scale)};
-      given.Check(kOp, form_);
-      NPU_CHECK(given.m() % ranks == 0, "[", kOp, "] expected a number of rows that ", ranks, " ranks divide, got ",
-                given.m());
+    const ScaledOperands given = node_.Operands(ctx, group, [&](const ScaledOperands& operands) {
+      NPU_CHECK(operands.m() % ranks == 0, "[", kOp, "] expected a number of rows that ", ranks, " ranks divide, got ",
+                operands.m());
     });
     const TensorView y = ctx.Output(Out::y, given.result, Shape{given.m() / ranks, given.n()});
     if (!y || y.elements() == 0) return;
@@ -48,7 +42,8 @@ class ReduceScatterKernel final : public Kernel {
     if (ranks > 1) call = Concat("y ", NameOf(y.dtype), " ", y.shape);
     ctx.Launch(kOp, [this, scaled, y, group, call] {
       scaled.Load();
-      if (RanksOf(group) == 1) return scaled.product.MultiplyOwn(weight_, 0, y.shape[0], {y.data, y.dtype, y.shape[1]});
+      if (RanksOf(group) == 1)
+        return scaled.product.MultiplyOwn(node_.weight(), 0, y.shape[0], {y.data, y.dtype, y.shape[1]});
       Exchange(scaled.product, y, *group, call);
     });
   }
@@ -67,7 +62,7 @@ class ReduceScatterKernel final : public Kernel {
       const std::shared_ptr<char[]> parts(new char[block * static_cast<size_t>(ranks)]);
       overlap.Compute([&] {
         for (int64_t rank = 0; rank < ranks; ++rank)
-          product.MultiplyOwn(weight_, rank * rows + begin, count,
+          product.MultiplyOwn(node_.weight(), rank * rows + begin, count,
                               {parts.get() + static_cast<size_t>(rank) * block, y.dtype, n});
       });
       overlap.Add([&group, &y, parts, begin, count, n] {
@@ -77,9 +72,7 @@ class ReduceScatterKernel final : public Kernel {
     overlap.Wait();
   }
 
-  RankGroup ranks_;
-  ScaledForm form_;
-  RankWeight weight_;
+  ScaledNode<Node> node_;
 };
 
 NPU_RANK_KERNEL(NPUMmReduceScatterBase, ReduceScatterKernel, kOp, "hcom");

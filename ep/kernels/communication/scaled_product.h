@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <memory>
 #include <string>
 
+#include "ep/kernels/communication/rank_group.h"
 #include "ep/kernels/communication/rank_product.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/convert.h"
@@ -71,6 +73,37 @@ struct ScaledOperands {
     NPU_CHECK(std::find(allowed.begin(), allowed.end(), bias.dtype) != allowed.end(), "[", op,
               "] expected a bias of dtype ", names, ", got ", NameOf(bias.dtype));
   }
+};
+
+// What both kernels have: the group, the attributes and the weight, which is packed once. `N` names the node's inputs.
+template <class N>
+class ScaledNode {
+ public:
+  ScaledNode(const char* op, const KernelInfo& info)
+      : op_(op), ranks_(op, info, "hcom", "world_size"), form_(op, info, N::In::self) {}
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) {
+    return input == N::In::x2 && weight_.Pack(op_, form_.left, constant, stream);
+  }
+  std::shared_ptr<Communicator> FindGroup(OpContext& ctx) const { return ranks_.Find(ctx); }
+  // The operands, checked, for all ranks, with what `check` adds.
+  template <class F>
+  ScaledOperands Operands(OpContext& ctx, const std::shared_ptr<Communicator>& group, F&& check) const {
+    return CheckForAll(ctx, op_, group, [&] {
+      ScaledOperands given{ctx.Input(N::In::self), weight_.Of(ctx, N::In::x2), ctx.Input(N::In::bias),
+                           ctx.Input(N::In::x1_scale), ctx.Input(N::In::x2_scale)};
+      given.Check(op_, form_);
+      check(given);
+      return given;
+    });
+  }
+  const RankWeight& weight() const { return weight_; }
+
+ private:
+  const char* op_;
+  RankGroup ranks_;
+  ScaledForm form_;
+  RankWeight weight_;
 };
 
 // The product of a call, whose scales are read in the launch.

@@ -2,6 +2,7 @@
 // QLinearConv quantised again. Padding reads the input's zero point. The input is brought to channels last, so that
 // what an output reads is a row of few pieces, or one in the image itself (docs/decisions/0038).
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -136,51 +137,59 @@ Shape OutputShape(const IntegerConvolution& conv) {
   return shape;
 }
 
-class ConvIntegerKernel final : public Kernel {
+class IntegerConvKernel : public Kernel {
  public:
-  explicit ConvIntegerKernel(const KernelInfo& info) : attributes_(info.attributes) {}
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    return input == 1 && filters_.Pack("ConvInteger", attributes_, constant, stream);
+    return input == at_.weight && filters_.Pack(op_, attributes_, constant, stream);
   }
   void Compute(OpContext& ctx) const override {
     IntegerConvolution conv =
-        Prepare("ConvInteger", attributes_, ctx.Input(0), filters_.Of(ctx.Input(1)), ctx.Input(2), ctx.Input(3), {});
-    conv.y = ctx.Output(0, DType::kInt32, OutputShape(conv));
+        Prepare(op_, attributes_, ctx.Input(at_.x), filters_.Of(ctx.Input(at_.weight)), ctx.Input(at_.x_zero),
+                ctx.Input(at_.weight_zero), at_.bias ? ctx.Input(*at_.bias) : TensorView{});
+    std::optional<Requantization> quantize = Quantize(ctx, conv.weight.shape[0]);
+    conv.y = ctx.Output(0, quantize ? quantize->dtype() : DType::kInt32, OutputShape(conv));
     if (conv.y.elements() == 0) return;
     conv.panels = filters_.panels();
     conv.Reserve(ctx);
-    ctx.Launch("ConvInteger", [conv = std::move(conv)] { conv.Run(nullptr); });
-  }
-
- private:
-  Attributes attributes_;
-  PackedFilters filters_;
-};
-
-class QLinearConvKernel final : public Kernel {
- public:
-  explicit QLinearConvKernel(const KernelInfo& info) : attributes_(info.attributes) {}
-  bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
-    return input == 3 && filters_.Pack("QLinearConv", attributes_, constant, stream);
-  }
-  void Compute(OpContext& ctx) const override {
-    IntegerConvolution conv = Prepare("QLinearConv", attributes_, ctx.Input(0), filters_.Of(ctx.Input(3)), ctx.Input(2),
-                                      ctx.Input(5), ctx.Input(8));
-    Requantization quantize("QLinearConv", ctx.Input(1), ctx.Input(4), ctx.Input(6), ctx.Input(7),
-                            conv.weight.shape[0]);
-    conv.y = ctx.Output(0, quantize.dtype(), OutputShape(conv));
-    if (conv.y.elements() == 0) return;
-    conv.panels = filters_.panels();
-    conv.Reserve(ctx);
-    ctx.Launch("QLinearConv", [conv = std::move(conv), quantize]() mutable {
-      quantize.Load();
-      conv.Run(&quantize);
+    ctx.Launch(op_, [conv = std::move(conv), quantize]() mutable {
+      if (quantize) quantize->Load();
+      conv.Run(quantize ? &*quantize : nullptr);
     });
   }
 
+ protected:
+  struct Inputs {
+    size_t x, weight, x_zero, weight_zero;
+    std::optional<size_t> bias = {};
+  };
+  IntegerConvKernel(const char* op, const KernelInfo& info, Inputs at)
+      : op_(op), attributes_(info.attributes), at_(at) {}
+
  private:
+  // None: the results are the sums.
+  virtual std::optional<Requantization> Quantize(OpContext&, int64_t) const { return std::nullopt; }
+
+  const char* op_;
   Attributes attributes_;
+  Inputs at_;
   PackedFilters filters_;
+};
+
+class ConvIntegerKernel final : public IntegerConvKernel {
+ public:
+  explicit ConvIntegerKernel(const KernelInfo& info)
+      : IntegerConvKernel("ConvInteger", info, {.x = 0, .weight = 1, .x_zero = 2, .weight_zero = 3}) {}
+};
+
+class QLinearConvKernel final : public IntegerConvKernel {
+ public:
+  explicit QLinearConvKernel(const KernelInfo& info)
+      : IntegerConvKernel("QLinearConv", info, {.x = 0, .weight = 3, .x_zero = 2, .weight_zero = 5, .bias = 8}) {}
+
+ private:
+  std::optional<Requantization> Quantize(OpContext& ctx, int64_t channels) const override {
+    return Requantization("QLinearConv", ctx.Input(1), ctx.Input(4), ctx.Input(6), ctx.Input(7), channels);
+  }
 };
 
 constexpr DTypeSet kScale{DType::kFloat32};
