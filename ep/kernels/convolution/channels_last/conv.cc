@@ -134,7 +134,7 @@ std::string WhyUnsupported(const NodeView& node) {
   const std::vector<int64_t>& weight = node.shapes[1];
   if (!node.constant[1] || !node.rank_known[1] || weight.size() != 4 || weight[0] < 1 || weight[1] < 1)
     return "a weight that is not constant, or not of two dimensions";
-  const int64_t groups = node.attributes.Int("group", 1);
+  const int64_t groups = node.attributes.Int("group");
   if (groups != 1 && (weight[1] != 1 || weight[0] != groups)) return "groups of several channels";
   for (size_t d = 2; d < 4; ++d) {
     const std::vector<int64_t> dilations = node.attributes.Ints("dilations", {1, 1});
