@@ -14,7 +14,7 @@ double GeneralisedIou(const Corners& a, const Corners& b) {
   const double both = Intersection(a, b);
   const double both_areas = (a.x2 - a.x1) * (a.y2 - a.y1) + (b.x2 - b.x1) * (b.y2 - b.y1);
   const double all = both_areas - both + 1e-16;
-  const double outer = (Greatest(a.x2, b.x2) - Least(a.x1, b.x1)) * (Greatest(a.y2, b.y2) - Least(a.y1, b.y1));
+  const double outer = (MaxOrNaN(a.x2, b.x2) - MinOrNaN(a.x1, b.x1)) * (MaxOrNaN(a.y2, b.y2) - MinOrNaN(a.y1, b.y1));
   return both / all - (outer - all) / outer;
 }
 

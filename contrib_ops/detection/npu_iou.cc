@@ -23,8 +23,8 @@ void OverlapRow(const float* __restrict boxes, int64_t n, const float* truth, bo
   const float *x1 = boxes, *y1 = x1 + n, *x2 = y1 + n, *y2 = x2 + n;
   const float gx1 = truth[0], gy1 = truth[1], gx2 = truth[2], gy2 = truth[3], of_truth = Area(gx1, gy1, gx2, gy2);
   for (int64_t i = begin; i < end; ++i) {
-    const float both = Greatest(Least(x2[i], gx2) - Greatest(x1[i], gx1) + side, 0.0f) *
-                       Greatest(Least(y2[i], gy2) - Greatest(y1[i], gy1) + side, 0.0f);
+    const float both = MaxOrNaN(MinOrNaN(x2[i], gx2) - MaxOrNaN(x1[i], gx1) + side, 0.0f) *
+                       MaxOrNaN(MinOrNaN(y2[i], gy2) - MaxOrNaN(y1[i], gy1) + side, 0.0f);
     y[i] = both / (foreground ? of_truth : Area(x1[i], y1[i], x2[i], y2[i]) + of_truth - both);
   }
 }

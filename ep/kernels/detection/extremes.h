@@ -4,11 +4,11 @@
 namespace npu::detection {
 
 template <class T>
-T Least(T a, T b) {
+T MinOrNaN(T a, T b) {
   return a < b || a != a ? a : b;
 }
 template <class T>
-T Greatest(T a, T b) {
+T MaxOrNaN(T a, T b) {
   return a > b || a != a ? a : b;
 }
 template <class T>

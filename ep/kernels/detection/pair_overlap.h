@@ -55,8 +55,8 @@ void LaunchPairOverlap(OpContext& ctx, const char* op, PairedBoxes form, Metric 
 }
 
 inline double Intersection(const Corners& a, const Corners& b) {
-  return Greatest(Least(a.x2, b.x2) - Greatest(a.x1, b.x1), 0.0) *
-         Greatest(Least(a.y2, b.y2) - Greatest(a.y1, b.y1), 0.0);
+  return MaxOrNaN(MinOrNaN(a.x2, b.x2) - MaxOrNaN(a.x1, b.x1), 0.0) *
+         MaxOrNaN(MinOrNaN(a.y2, b.y2) - MaxOrNaN(a.y1, b.y1), 0.0);
 }
 
 // What the distance and the complete IoU have in common.
@@ -70,7 +70,7 @@ struct DistanceIou {
     const double wa = a.x2 - a.x1, ha = a.y2 - a.y1 + kSmall, wb = b.x2 - b.x1, hb = b.y2 - b.y1 + kSmall;
     const double both = Intersection(a, b);
     iou = both / ((foreground ? wb * hb : wa * ha + wb * hb - both) + kSmall);
-    const double w = Greatest(a.x2, b.x2) - Least(a.x1, b.x1), h = Greatest(a.y2, b.y2) - Least(a.y1, b.y1);
+    const double w = MaxOrNaN(a.x2, b.x2) - MinOrNaN(a.x1, b.x1), h = MaxOrNaN(a.y2, b.y2) - MinOrNaN(a.y1, b.y1);
     const double dx = b.x1 + b.x2 - a.x1 - a.x2, dy = b.y1 + b.y2 - a.y1 - a.y2;
     value = iou - (dx * dx + dy * dy) / 4 / (w * w + h * h + kSmall);
     angle_a = std::atan(wa / ha);

@@ -62,7 +62,7 @@ class OnnxRoiAlignKernel final : public Kernel {
           },
           [&](const RoiSamples& samples, const float* plane, float* room, float* pooled) {
             if (greatest) {
-              samples.PoolGreatest(plane, width, pooled);
+              samples.PoolMax(plane, width, pooled);
             } else {
               samples.Pool(plane, width, room, pooled);
             }

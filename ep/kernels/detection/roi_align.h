@@ -114,7 +114,7 @@ class RoiSamples {
 
   // Writes the greatest of the products of a value and its weight that the samples of each bin have, 0 for a bin
   // without samples: not the greatest sample, but what ONNX's reference and onnxruntime compute.
-  void PoolGreatest(const float* plane, int64_t plane_width, float* pooled) const {
+  void PoolMax(const float* plane, int64_t plane_width, float* pooled) const {
     const auto count = static_cast<float>(rows_.per_bin() * columns_.per_bin());  // the weights were divided by it
     for (int64_t i = 0; i < by_.height; ++i) {
       for (int64_t j = 0; j < by_.width; ++j) {

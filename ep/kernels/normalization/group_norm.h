@@ -56,7 +56,7 @@ struct GroupNormTask {
       if (y == nullptr) continue;
       const int64_t first_channel = row % groups * channels;
       ForEachBlock(n, [&](int64_t at, int64_t count) {
-        SpreadChannels(first_channel, at, count, m.rstd, scale, shift);
+        BroadcastChannels(first_channel, at, count, m.rstd, scale, shift);
         const float* v = load(at, count);
         float* r = out.Values(y + row * n + at);
 #pragma omp simd
@@ -68,7 +68,7 @@ struct GroupNormTask {
 
  private:
   // Expands the channels' scale and shift to the elements of a block, so that one loop serves channels of any size.
-  void SpreadChannels(int64_t first_channel, int64_t at, int64_t count, float r, float* scale, float* shift) const {
+  void BroadcastChannels(int64_t first_channel, int64_t at, int64_t count, float r, float* scale, float* shift) const {
     for (int64_t i = 0; i < count;) {
       const int64_t channel = first_channel + (at + i) / spatial;
       const int64_t run = std::min(count - i, spatial - (at + i) % spatial);

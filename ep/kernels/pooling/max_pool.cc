@@ -18,7 +18,7 @@ using pooling::Window;
 using OnnxTypes = Types<float, Float16, BFloat16, double, int8_t, uint8_t>;
 
 template <class C>
-constexpr C Least() {
+constexpr C Lowest() {
   if constexpr (std::is_floating_point_v<C>) return -std::numeric_limits<C>::infinity();
   return std::numeric_limits<C>::lowest();
 }
@@ -30,9 +30,9 @@ bool Replaces(C value, C best) {
 }
 
 template <class C>
-C GreatestOf(const C* x, const Window& window, int64_t step) {
+C MaxOf(const C* x, const Window& window, int64_t step) {
   constexpr int64_t kLanes = 32;
-  C best = Least<C>();
+  C best = Lowest<C>();
   int64_t at = window.begin;
   if (step == 1 && window.count >= 2 * kLanes) {  // lanes let a long window vectorise
     C lanes[kLanes];
@@ -48,7 +48,7 @@ C GreatestOf(const C* x, const Window& window, int64_t step) {
 
 // Updates each column's maximum with the row x.
 template <class C>
-void Greatest(const Plan& plan, const C* x, C* __restrict best) {
+void UpdateMax(const Plan& plan, const C* x, C* __restrict best) {
   if (plan.by_tap()) {
     plan.ForEachTap([&](int64_t first, int64_t count, int64_t position, auto stride) {
       const C* from = x + position;
@@ -58,14 +58,14 @@ void Greatest(const Plan& plan, const C* x, C* __restrict best) {
     return;
   }
   for (int64_t o = 0; o < plan.columns(); ++o) {
-    const C value = GreatestOf(x, plan.windows()[o], plan.step());
+    const C value = MaxOf(x, plan.windows()[o], plan.step());
     best[o] = Replaces(value, best[o]) ? value : best[o];
   }
 }
 
 // The same with the positions of the maxima; `index` is that of the row's first position.
 template <class C>
-void Greatest(const Plan& plan, const C* x, int64_t index, C* __restrict best, int64_t* __restrict places) {
+void UpdateMax(const Plan& plan, const C* x, int64_t index, C* __restrict best, int64_t* __restrict places) {
   const int64_t each = plan.column_index();
   if (plan.by_tap()) {
     plan.ForEachTap([&](int64_t first, int64_t count, int64_t position, auto stride) {
@@ -107,15 +107,15 @@ struct MaxTask {
       const int64_t plane = row / plan.rows_out(), of_plane = row % plan.rows_out();
       const T* image = x + plane * plan.inputs();
       auto* best = writer.Values(y + row * plan.columns());
-      std::fill(best, best + plan.columns(), Least<ComputeType<T>>());
+      std::fill(best, best + plan.columns(), Lowest<ComputeType<T>>());
       int64_t* at = places == nullptr ? nullptr : places + row * plan.columns();
       if (at != nullptr) FirstPlaces(plane, of_plane, at);
       plan.ForEachInputRow(of_plane, [&](int64_t input_row, int64_t index) {
         const auto* values = reader(image + input_row * plan.width(), plan.width());
         if (at == nullptr) {
-          Greatest(plan, values, best);
+          UpdateMax(plan, values, best);
         } else {
-          Greatest(plan, values, plane * plane_index + index, best, at);
+          UpdateMax(plan, values, plane * plane_index + index, best, at);
         }
       });
       writer.Commit(y + row * plan.columns(), plan.columns());

@@ -5,7 +5,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/elementwise/widen.h"
 #include "ep/kernels/onnx_def.h"
-#include "ep/kernels/resample/grid_sampler.h"
+#include "ep/kernels/resample/grid_points.h"
 
 namespace npu {
 namespace {
