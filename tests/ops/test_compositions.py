@@ -101,6 +101,18 @@ def test_fake(op: Composition, dtype: str, i: int) -> None:
     assert [(t.shape, t.dtype) for t in got] == [(t.shape, t.dtype) for t in want]
 
 
+@_calls(ALL, slice(1))
+def test_opcheck(op: Composition, dtype: str, i: int) -> None:
+    bound = bind(op, _samples(op, dtype)[i])
+    given = [a for a in op.schema.arguments if a.name in bound]
+    args = tuple(bound[a.name] for a in given if not a.keyword_only)
+    kwargs = {a.name: bound[a.name] for a in given if a.keyword_only}
+    checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
+    if i == 0:  # compiles the call: a second each
+        checks.append("test_aot_dispatch_dynamic")
+    torch.library.opcheck(_overload(op), args, kwargs, test_utils=checks)
+
+
 @_calls([op for op in ALL if op.out is not None], slice(1))
 def test_out_writes_the_result(op: Composition, dtype: str, i: int) -> None:
     bound = bind(op, _samples(op, dtype)[i])
