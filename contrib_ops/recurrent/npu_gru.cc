@@ -13,6 +13,7 @@ namespace {
 
 using In = nodes::NPUGru::In;
 using recurrent::CheckLayerTensor;
+using recurrent::ForSequences;
 using recurrent::GateProducts;
 using recurrent::KeptPanels;
 using recurrent::LayerResults;
@@ -72,24 +73,28 @@ class NpuGruKernel final : public Kernel {
                      of_hidden = FloatValues(ctx, hidden_bias), state = FloatValues(ctx, h)] {
       products.Start(inputs.Load(kOp), first.Load(kOp), second.Load(kOp));
       const float *input_biases = of_input.Load(kOp), *hidden_biases = of_hidden.Load(kOp);
-      const float* before = state.Load(kOp);
-      for (int64_t t = 0; t < sizes.steps; ++t) {
-        const int64_t n = sizes.hidden;
-        const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before, t);
-        ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
-          for (int64_t b = begin; b < end; ++b) {
-            Row row{from_input + b * sizes.columns,
-                    from_hidden + b * sizes.columns,
-                    input_biases,
-                    hidden_biases,
-                    before + b * n,
-                    {}};
-            for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
-            row.Step(n);
-          }
-        });
-        before = results[1].Step(t);
-      }
+      const float* initial = state.Load(kOp);
+      ForSequences(sizes.batch, 1, sizes.columns, sizes.hidden, [&](int64_t, int64_t first_row, int64_t count) {
+        const float* before = initial;
+        for (int64_t t = 0; t < sizes.steps; ++t) {
+          const int64_t n = sizes.hidden;
+          const float *from_input = products.FromInput(t),
+                      *from_hidden = products.FromHidden(before, first_row, count, t);
+          ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
+            for (int64_t b = first_row + begin; b < first_row + end; ++b) {
+              Row row{from_input + b * sizes.columns,
+                      from_hidden + b * sizes.columns,
+                      input_biases,
+                      hidden_biases,
+                      before + b * n,
+                      {}};
+              for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
+              row.Step(n);
+            }
+          });
+          before = results[1].Step(t);
+        }
+      });
       for (const recurrent::LayerResult& result : results) result.Store(kOp);
     });
   }

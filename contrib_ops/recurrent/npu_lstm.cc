@@ -14,6 +14,7 @@ namespace {
 using In = nodes::NPULstm::In;
 using Out = nodes::NPULstm::Out;
 using recurrent::CheckLayerTensor;
+using recurrent::ForSequences;
 using recurrent::GateProducts;
 using recurrent::KeptPanels;
 using recurrent::LayerResults;
@@ -88,31 +89,35 @@ class NpuLstmKernel final : public Kernel {
           const float* weight = weights.Load(kOp);
           products.Start(inputs.Load(kOp), weight, weight == nullptr ? nullptr : weight + sizes.inputs * sizes.columns);
           const float* all_biases = biases.Load(kOp);
-          const float *before_h = hidden.Load(kOp), *before_c = cell.Load(kOp);
-          for (int64_t step = 0; step < sizes.steps; ++step) {
-            const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
-            const float *from_input = products.FromInput(t), *from_hidden = products.FromHidden(before_h, step);
-            ParallelFor(sizes.batch, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
-              std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
-              for (int64_t b = begin; b < end; ++b) {
-                Row row{from_input + b * sizes.columns,
-                        from_hidden + b * sizes.columns,
-                        all_biases,
-                        before_h + b * n,
-                        before_c + b * n,
-                        {}};
-                for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
-                row.Step(n);
-                if (masked) {
-                  ReadMask(mask, (t * sizes.batch + b) * n, kept);
-                  row.Mask(kept.data(), n);
+          const float *initial_h = hidden.Load(kOp), *initial_c = cell.Load(kOp);
+          ForSequences(sizes.batch, 1, sizes.columns, sizes.hidden, [&](int64_t, int64_t first, int64_t count) {
+            const float *before_h = initial_h, *before_c = initial_c;
+            for (int64_t step = 0; step < sizes.steps; ++step) {
+              const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
+              const float *from_input = products.FromInput(t),
+                          *from_hidden = products.FromHidden(before_h, first, count, step);
+              ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
+                std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
+                for (int64_t b = first + begin; b < first + end; ++b) {
+                  Row row{from_input + b * sizes.columns,
+                          from_hidden + b * sizes.columns,
+                          all_biases,
+                          before_h + b * n,
+                          before_c + b * n,
+                          {}};
+                  for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
+                  row.Step(n);
+                  if (masked) {
+                    ReadMask(mask, (t * sizes.batch + b) * n, kept);
+                    row.Mask(kept.data(), n);
+                  }
+                  std::copy_n(row.results[1], n, row.results[0]);
                 }
-                std::copy_n(row.results[1], n, row.results[0]);
-              }
-            });
-            before_h = results[1].Step(t);
-            before_c = results[2].Step(t);
-          }
+              });
+              before_h = results[1].Step(t);
+              before_c = results[2].Step(t);
+            }
+          });
           for (const recurrent::LayerResult& result : results) result.Store(kOp);
         });
   }

@@ -7,6 +7,7 @@
 
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/recurrent/activation.h"
+#include "ep/kernels/recurrent/shares.h"
 #include "ep/kernels/recurrent/steps.h"
 
 namespace npu::recurrent {
@@ -98,24 +99,11 @@ class RecurrentKernel final : public Kernel {
       cells.emplace_back(CellParts<T>{layer, settings_, activations_, d, from_input[index][0], from_hidden[index]},
                          attributes_);
     }
-    // Sequences and directions are independent: threads that have some of their own need not wait for each other at
-    // each step. Where there are too few, the product of a step is split.
-    const int64_t threads = NumThreads(), wanted = (threads + layer.directions - 1) / layer.directions;
-    const int64_t shares = std::clamp<int64_t>(layer.batch / kRows, 1, wanted), tasks = shares * layer.directions;
-    const auto run = [&](int64_t begin, int64_t end) {
-      for (int64_t task = begin; task < end; ++task) {
-        const int64_t d = task / shares, share = task % shares;
-        const int64_t first = layer.batch * share / shares, last = layer.batch * (share + 1) / shares;
-        Steps<T, Cell<T>>(layer, cells[static_cast<size_t>(d)], d, settings_.reverse(d), outputs)
-            .Run(first, last - first);
-      }
-    };
-    const int64_t step_work = layer.batch * kKind.gates * layer.hidden * layer.hidden;
-    if (tasks >= threads || step_work < kSplitWork) {
-      ParallelFor(tasks, 1, run);
-    } else {
-      run(0, tasks);
-    }
+    ForSequences(layer.batch, layer.directions, kKind.gates * layer.hidden, layer.hidden,
+                 [&](int64_t d, int64_t first, int64_t count) {
+                   Steps<T, Cell<T>>(layer, cells[static_cast<size_t>(d)], d, settings_.reverse(d), outputs)
+                       .Run(first, count);
+                 });
   }
 
   static void CheckLengths(const Layer& layer) {
@@ -126,9 +114,6 @@ class RecurrentKernel final : public Kernel {
                 ", got ", length);
     }
   }
-
-  static constexpr int64_t kRows = 8;             // sequences that are worth a thread
-  static constexpr int64_t kSplitWork = 4 << 20;  // products of a step that are worth splitting
 
   Attributes attributes_;
   Settings settings_;

@@ -7,6 +7,7 @@
 
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/output_or_room.h"
+#include "ep/kernels/recurrent/shares.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -106,9 +107,11 @@ class GateProducts {
   }
   // Of one step, [batch, columns].
   const float* FromInput(int64_t step) const { return from_input_ + step * sizes_.batch * sizes_.columns; }
-  // Of a hidden state [batch, hidden], until the next call.
-  const float* FromHidden(const float* hidden, int64_t step) const {
-    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden, sizes_.batch, from_hidden_, step);
+  // Of `count` sequences from the first on of a hidden state [batch, hidden], until the next call for one of them; for
+  // sequences of different threads at the same time. Returns [batch, columns].
+  const float* FromHidden(const float* hidden, int64_t first, int64_t count, int64_t step) const {
+    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden + first * sizes_.hidden, count,
+                                                       from_hidden_ + first * sizes_.columns, step);
     return from_hidden_;
   }
 
