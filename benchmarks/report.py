@@ -23,6 +23,7 @@ LENGTHS = [128, 512, 2048]
 PARTS = {
     "matmul": "Matmuls, weights from memory",
     "attention": "Attention",
+    "convolution": "Convolutions of ResNet-50 and MobileNet",
     "networks": "Networks whose files are float32",
     "detection": "Suppression, RoiAlign and LSTM",
     "creation": "Creation of sessions",
@@ -30,7 +31,7 @@ PARTS = {
 }
 # Targets of ours over the best peer: geometric mean over all shapes, and worst shape.
 AMX_PRODUCTS = (1.3, 1.1)
-PRODUCTS = (1.0, 1.0)  # float32, and every dtype on a machine without AMX
+PRODUCTS = (1.0, 1.0)  # float32, every dtype on a machine without AMX, and parts of vision models
 PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
 CALLS = (0.77, 0.77)  # a call may cost 1.3 of add's
 LIMITS = {
@@ -93,11 +94,15 @@ def best_ratio(run: results.Run, case: str) -> float | None:
 
 
 def part_targets(kind: str, run: results.Run, amx: bool) -> str:
-    """Ratios of a part by number of rows, next to their target."""
+    """Ratios of a part by number of rows, kind of convolution or case, next to their target."""
     groups: dict[str, list[float]] = {}
     for case in run.cases():
-        dtype, *_, rows = case.split()
-        name = f"{dtype} {rows}" if kind == "matmul" else case
+        first, *_, last = case.split()
+        name = case
+        if kind == "matmul":
+            name = f"{first} {last}"
+        elif kind == "convolution":
+            name = f"{first} depthwise" if "depthwise" in case else first
         if (found := best_ratio(run, case)) is not None:
             groups.setdefault(name, []).append(found)
     lines = [
@@ -112,6 +117,8 @@ def part_targets(kind: str, run: results.Run, amx: bool) -> str:
             targets = PREFILL_ATTENTION
         elif kind == "calls":
             targets = CALLS
+        elif kind in ("convolution", "detection"):
+            targets = PRODUCTS
         else:
             continue
         values = statistics.geometric_mean(found), min(found)

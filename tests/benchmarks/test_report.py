@@ -86,3 +86,12 @@ def test_fused_call_overhead_is_bounded_by_torch_add():
         "| float32 npu_silu | 0.70 | 0.70 | ≥ 0.77, 0.77 | **missed by 9%** |",
         "| float32 npu_gelu | 1.54 | 1.54 | ≥ 0.77, 0.77 | met (+100%) |",
     ]
+
+
+def test_convolutions_are_grouped_by_batch_and_kind():
+    took = {"N=1 1x1/1 64-64": (1.0, 0.9, 0.8), "N=1 3x3/1 64-64": (1.0, 1.6, 2.0)}
+    run = run_of({**took, "N=1 depthwise 3x3/1 96-96": (1.0, 1.1, 1.2)})
+    assert report.part_targets("convolution", run, amx=True).splitlines()[2:] == [
+        "| N=1 | 1.13 | 0.80 | ≥ 1.0, 1.0 | **missed by 20%** |",
+        "| N=1 depthwise | 1.10 | 1.10 | ≥ 1.0, 1.0 | met (+10%) |",
+    ]

@@ -23,6 +23,7 @@ class Row:
     reason: str
     not_counted: str
     seconds: float = 0
+    date: str = ""
 
 
 def judge(runs, names=None):
@@ -34,10 +35,12 @@ def judge(runs, names=None):
         where = (run.suite, run.path.name)
         if run.broken and not run.tests:
             for test, why_not in source.tests.items():
-                rows.append(Row(*where, test, "failed", f"import: {run.broken}", why_not))
+                reason = f"import: {run.broken}"
+                rows.append(Row(*where, test, "failed", reason, why_not, date=run.date))
         for test, o in run.tests.items():
             why_not = source.why_not(test)
-            rows.append(Row(*where, test, o.outcome, o.reason, why_not, round(o.seconds, 2)))
+            seconds = round(o.seconds, 2)
+            rows.append(Row(*where, test, o.outcome, o.reason, why_not, seconds, run.date))
     return rows
 
 
@@ -93,17 +96,24 @@ def text(rows):
     return "\n".join(lines)
 
 
-def summary(rows):
-    """The text of docs/conformance.md."""
+def summary(rows, files):
+    """The text of docs/conformance.md. files: of each suite, how many have results, and all."""
     from onnxruntime_npu.npu.api_table import ROWS
     from onnxruntime_npu.ops import torch_names
 
-    head = _HEAD.format(verdict=_verdict(rows), operators=len(torch_names()), rows=len(ROWS))
+    dates = sorted({row.date for row in rows})
+    head = _HEAD.format(
+        verdict=_verdict(rows),
+        operators=len(torch_names()),
+        rows=len(ROWS),
+        dates=" to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        ran=_ran(files),
+    )
     failing = [row for row in counted(rows) if row.outcome == "failed"]
     reasons = collections.Counter(
         explanation(f"{row.file} {row.test}", row.reason) for row in failing
     )
-    parts = [head, *_suite_table(rows), "", "| tests that count and fail | why |", "|---|---|"]
+    parts = [head, *_suite_table(rows, files), "", "| tests that count and fail | why |", "|---|---|"]
     shown = _by_number(reasons)[:_REASONS_SHOWN]
     parts += [f"| {n} | {reason} |" for reason, n in shown]
     rest = len(failing) - sum(n for _, n in shown)
@@ -111,19 +121,30 @@ def summary(rows):
     return "\n".join(parts) + "\n"
 
 
-def _suite_table(rows):
+def _ran(files):
+    ran, whole = (sum(counts) for counts in zip(*files.values(), strict=True))
+    if ran == whole:
+        return f"All {whole} files ran."
+    return f"Of {whole} files, {ran} ran; the other results are not known for this version."
+
+
+def _suite_table(rows, files):
     parts = [
-        "| suite | files | passed | failed | skipped | counted | of these passed |",
-        "|---|---|---|---|---|---|---|",
+        "| suite | files | of these ran | passed | failed | skipped | counted | of these passed |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    for suite, group in groupby(rows, lambda row: row.suite):
-        parts.append(_suite_line(suite, list(group)))
-    return [*parts, _suite_line("all", rows)]
+    for suite, (ran, whole) in files.items():
+        if ran:
+            parts.append(_suite_line(suite, [row for row in rows if row.suite == suite], ran, whole))
+        else:
+            parts.append(f"| {suite} | {whole} | 0 | - | - | - | - | - |")
+    whole = [sum(counts) for counts in zip(*files.values(), strict=True)]
+    return [*parts, _suite_line("all", rows, *whole)]
 
 
-def report(rows):
+def report(rows, files):
     """Every test that counts and fails, every reason, every file."""
-    parts = ["# Conformance: every file", "", *_suite_table(rows)]
+    parts = ["# Conformance: every file", "", *_suite_table(rows, files)]
     parts += ["", "## Tests that count and fail", "", "| test | why | error |", "|---|---|---|"]
     parts += [
         f"| `{row.suite}/{row.file}` `{row.test}` | "
@@ -157,11 +178,12 @@ def _by_number(counter):
     return sorted(counter.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _suite_line(suite, rows):
+def _suite_line(suite, rows, ran, whole):
     passed, failed, skipped = counts(rows)
     good, bad, _ = counts(counted(rows))
-    files = len({(row.suite, row.file) for row in rows})
-    return f"| {suite} | {files} | {passed} | {failed} | {skipped} | {good + bad} | {good} |"
+    return (
+        f"| {suite} | {whole} | {ran} | {passed} | {failed} | {skipped} | {good + bad} | {good} |"
+    )
 
 
 def _cell(reason):
@@ -192,6 +214,8 @@ either: `SupportedDevices` skips tests for products other than `Ascend910B`, whi
 `ORT_NPU_DEVICE_NAME`. Tests of events between processes count and pass as on an Ascend driver
 without such events: `Event(interprocess=True)` is refused. An event orders work on memory, and
 memory of the host NPU belongs to one process, so an event between processes has nothing to order.
+
+Run on {dates}. {ran}
 
 **Of the tests that count, passed: {verdict}.**
 """

@@ -9,11 +9,10 @@ only what is built (eligibility.py). Exit code 0 if they do, 1 if not, 2 for bad
 import argparse
 import concurrent.futures
 import contextlib
-import json
+import datetime
 import os
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
@@ -22,7 +21,6 @@ ROOT = HERE.parents[1]
 # The suites query the product by name and skip tests that it does not support.
 PRODUCT = "Ascend910B2"
 DEVICES = 2
-_FILES_BETWEEN_RESULTS = 50  # an interrupted run leaves these results for --again
 
 
 def main(arguments=None):
@@ -30,10 +28,12 @@ def main(arguments=None):
     options = _options(arguments)
     _prepare_environment()
     import conformance_report
-    from suites import Limits, Runner
+    from kept_results import KeptResults
+    from suites import FileRun, Limits, Runner, find_files
 
-    files = _chosen(options.paths, options.only)
-    if not files:
+    found = find_files(options.paths)
+    chosen = [f for f in found if re.search(options.only, f"{f[0]}/{f[1].name}")]
+    if not chosen:
         print(
             f"no test files in {', '.join(map(str, options.paths))}: expected checkouts of "
             "Ascend/op-plugin and Ascend/pytorch, or a folder that holds them, such as "
@@ -41,21 +41,30 @@ def main(arguments=None):
             file=sys.stderr,
         )
         return 2
-    results = options.out / "results.json"
-    kept = _passed_files(json.loads(results.read_text())) if options.again else {}
+    options.out.mkdir(parents=True, exist_ok=True)
+    results = KeptResults(options.out / "results.json", found)
+    files = chosen
+    if options.resume or options.again:
+        files = results.without(chosen) + (results.failed(chosen) if options.again else [])
+    today = datetime.date.today().isoformat()
     if options.counted_only:
-        kept |= conformance_report.not_counted([f for f in files if (f[0], f[1].name) not in kept])
+        skipped = conformance_report.not_counted(files)
+        for suite, file in files:
+            if (suite, file.name) in skipped:
+                results.take(FileRun(suite, file, skipped[suite, file.name], date=today))
+        files = [f for f in files if (f[0], f[1].name) not in skipped]
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
-    judged = []
-    for runs in _run_all(runner, files, options.jobs, kept):
-        judged = conformance_report.judge(runs)
-        results.write_text(json.dumps([asdict(row) for row in judged], indent=1))
-    print(conformance_report.text(judged))
+    for run in _run_all(runner, files, options.jobs):
+        run.date = today
+        results.take(run)
+    print(conformance_report.text(results.rows(chosen)))
     if options.write_docs:
-        (ROOT / "docs" / "conformance.md").write_text(conformance_report.summary(judged))
+        rows = results.rows()
+        page = conformance_report.summary(rows, results.files())
+        (ROOT / "docs" / "conformance.md").write_text(page)
         whole = Path(__file__).with_name("report.md")
-        whole.write_text(conformance_report.report(judged))
-    return 0 if conformance_report.bar_is_met(judged) else 1
+        whole.write_text(conformance_report.report(rows, results.files()))
+    return 0 if conformance_report.bar_is_met(results.rows(chosen)) else 1
 
 
 def _options(arguments):
@@ -71,13 +80,23 @@ def _options(arguments):
         "--counted-only", action="store_true", help="skip files of whose tests none counts"
     )
     parser.add_argument(
+        "--resume", action="store_true", help="only files without results of an earlier run"
+    )
+    parser.add_argument(
         "--again",
         action="store_true",
-        help="only files where a test that counts failed last time, or that were not reached",
+        help="only files where a test that counts failed last time, or that have no results",
     )
-    parser.add_argument("--out", type=Path, default=ROOT / "build" / "conformance")
     parser.add_argument(
-        "--write-docs", action="store_true", help="rewrite docs/conformance.md and the report"
+        "--out",
+        type=Path,
+        default=ROOT / "build" / "conformance",
+        help="folder of the logs and of results.json, which keeps the results of other files",
+    )
+    parser.add_argument(
+        "--write-docs",
+        action="store_true",
+        help="rewrite docs/conformance.md and the report from all results, of any --only",
     )
     return parser.parse_args(arguments)
 
@@ -93,13 +112,6 @@ def _prepare_environment():
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
 
 
-def _chosen(paths, pattern):
-    """(suite, file) of the test files below ``paths`` whose ``suite/name`` matches."""
-    from suites import find_files
-
-    return [f for f in find_files(paths) if re.search(pattern, f"{f[0]}/{f[1].name}")]
-
-
 def _device_memory():
     """Bytes for each logical device: the devices of a job together take half of the memory."""
     have = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
@@ -109,45 +121,15 @@ def _device_memory():
     return min(have) // 2 // DEVICES
 
 
-def _passed_files(rows):
-    """Outcomes by (suite, file) of an earlier run's files without a counted failure."""
-    from suites import Outcome
-
-    files, failed = {}, set()
-    for row in rows:
-        file = row["suite"], row["file"]
-        outcome = Outcome(row["outcome"], row["reason"], row["seconds"])
-        files.setdefault(file, {})[row["test"]] = outcome
-        if row["outcome"] == "failed" and not row["not_counted"]:
-            failed.add(file)
-    return {file: tests for file, tests in files.items() if file not in failed}
-
-
-def _run_all(runner, files, jobs, kept):
-    """Yields the completed runs from time to time, and those of all files at the end."""
-    from suites import FileRun
+def _run_all(runner, files, jobs):
+    """Yields the run of each file as it completes."""
     from tqdm import tqdm
 
-    def ended():
-        return [
-            futures[file].result()
-            if file in futures
-            else FileRun(*file, kept[file[0], file[1].name])
-            for file in files
-            if file not in futures or futures[file].done()
-        ]
-
     with concurrent.futures.ThreadPoolExecutor(jobs) as pool:
-        futures = {
-            file: pool.submit(runner.run, *file)
-            for file in files
-            if (file[0], file[1].name) not in kept
-        }
-        finished = concurrent.futures.as_completed(futures.values())
-        for i, _ in enumerate(tqdm(finished, total=len(futures), unit="file", smoothing=0.05)):
-            if i % _FILES_BETWEEN_RESULTS == _FILES_BETWEEN_RESULTS - 1:
-                yield ended()
-    yield ended()
+        futures = [pool.submit(runner.run, *file) for file in files]
+        finished = concurrent.futures.as_completed(futures)
+        for future in tqdm(finished, total=len(futures), unit="file", smoothing=0.05):
+            yield future.result()
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ class FileRun:
     path: Path
     tests: dict[str, Outcome] = field(default_factory=dict)
     broken: str = ""  # why no test of it could be collected
+    date: str = ""  # when it ran
 
 
 def find_files(roots):

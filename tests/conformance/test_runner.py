@@ -95,7 +95,11 @@ def run(tmp_path_factory):
     (tests / "test_broken.py").write_text("import no_such_module\n\n" + SUITE)
     command = [sys.executable, str(HERE / "run.py"), str(folder)]
     command += ["--out", str(folder / "out"), "--test-seconds", "20", "--jobs", "2"]
+    command += ["--only", "test_toy"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    command[-1:] = ["", "--resume"]  # the rest
+    rest = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert "1/1" in rest.stderr and "test_toy" in rest.stdout
     rows = json.loads((folder / "out" / "results.json").read_text())
     by_test = {row["test"]: row for row in rows if row["file"] == "test_toy.py"}
     broken = [row for row in rows if row["file"] == "test_broken.py"]
@@ -189,34 +193,58 @@ class T(TestCase):
     assert tests == {"T.test_a": "torch_npu.npu_y is not built", "T.test_b": ""}
 
 
-def test_suite_folders_and_device_files_are_discovered_and_selectable(tmp_path):
+def test_suite_folders_and_device_files_are_discovered(tmp_path):
     sys.path.insert(0, str(HERE))
-    from run import _chosen
+    from suites import find_files
 
     names = ("npu/test_a.py", "npu/deep/test_b.py", "nn/test_c.py", "test_npu_d.py", "test_e.py")
     for name in names:
         file = tmp_path / "pytorch" / "test" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-
-    def found(pattern):
-        return {f"{suite}/{file.name}" for suite, file in _chosen([tmp_path], pattern)}
-
+    found = {f"{suite}/{file.name}" for suite, file in find_files([tmp_path])}
     top = {"pytorch/test/test_npu_d.py"}
-    assert found("") == top | {"pytorch/test/npu/test_a.py", "pytorch/test/npu/test_b.py"}
-    assert found(r"npu_d|test_a\.py$") == top | {"pytorch/test/npu/test_a.py"}
+    assert found == top | {"pytorch/test/npu/test_a.py", "pytorch/test/npu/test_b.py"}
 
 
-def test_rerun_skips_files_without_counted_failures():
+def test_results_of_runs_of_some_files_are_kept(tmp_path):
     sys.path.insert(0, str(HERE))
-    from run import _passed_files
+    import conformance_report
+    from kept_results import KeptResults
+    from suites import FileRun, Outcome
 
-    def row(file, outcome, not_counted=""):
-        shared = {"suite": "s", "test": f"T.{outcome}", "reason": "", "seconds": 1.0}
-        return {"file": file, "outcome": outcome, "not_counted": not_counted, **shared}
+    source = "class T:\n    def test_a(self):\n        {}\n"
+    bodies = {"a": "pass", "b": "x.npu_no_such_operator()", "c": "pass", "d": "pass"}
+    found = []
+    for name, body in bodies.items():
+        found.append(("s/one" if name < "c" else "s/two", tmp_path / f"test_{name}.py"))
+        found[-1][1].write_text(source.format(body))
+    path = tmp_path / "results.json"
 
-    rows = [row("a", "passed"), row("a", "failed"), row("b", "failed", "not built")]
-    assert set(_passed_files([*rows, row("c", "skipped")])) == {("s", "b"), ("s", "c")}
+    def run(i, outcome, date):
+        return FileRun(*found[i], {"T.test_a": Outcome(outcome)}, date=date)
+
+    first = KeptResults(path, found)
+    for i, outcome in enumerate(("failed", "failed", "passed")):
+        first.take(run(i, outcome, "2001-01-01"))
+
+    kept = KeptResults(path, found)
+    assert kept.without(found) == found[3:]
+    assert kept.failed(found) == found[:1]  # what does not count is not run again
+    assert kept.files() == {"s/one": (2, 2), "s/two": (1, 2)}
+    page = conformance_report.summary(kept.rows(), kept.files())
+    assert "Run on 2001-01-01. Of 4 files, 3 ran" in page
+    assert "| s/two | 2 | 1 | 1 | 0 | 0 | 1 | 1 |" in page
+    assert "passed: 1 of 2 (50.0 %)" in page
+
+    kept.take(run(0, "passed", "2002-02-02"))
+    kept.take(run(3, "skipped", "2002-02-02"))
+    again = KeptResults(path, found)
+    assert again.without(found) == again.failed(found) == []
+    assert [row.outcome for row in again.rows(found[2:])] == ["passed", "skipped"]
+    page = conformance_report.summary(again.rows(), again.files())
+    assert "Run on 2001-01-01 to 2002-02-02. All 4 files ran." in page
+    assert "passed: 2 of 2 (100.0 %)" in page
 
 
 def test_files_without_counted_tests_can_be_excluded(tmp_path):
