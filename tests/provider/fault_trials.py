@@ -26,12 +26,12 @@ HELPERS = {"AllocDevice", "CreateEvent", "EventRecord", "EventSynchronize", "Str
 Scenario = Callable[[], Callable[[], Any]]
 
 
-def in_a_process(file: str, scenario: str) -> None:
-    """Run `file`, which calls main(), on one of its scenarios; fail with its output."""
+def in_a_process(file: str, *scenarios: str) -> None:
+    """Run `file`, which calls main(), on some of its scenarios; fail with its output."""
     here = Path(__file__).parent
     path = [str(here), str(Path(file).parent), *filter(None, sys.path)]
     done = subprocess.run(
-        [sys.executable, file, scenario],
+        [sys.executable, file, *scenarios],
         env={**os.environ, "ORT_NPU_FAULT_INJECTION": "1", "PYTHONPATH": os.pathsep.join(path)},
         capture_output=True,
         text=True,
@@ -39,16 +39,18 @@ def in_a_process(file: str, scenario: str) -> None:
         check=False,
     )
     assert done.returncode == 0, f"exit code {done.returncode}\n{done.stdout}{done.stderr[-6000:]}"
-    assert "failed in turn" in done.stdout, done.stdout
+    assert done.stdout.count("failed in turn") == len(scenarios), done.stdout
 
 
 def main(scenarios: dict[str, Scenario]) -> None:
-    """Make every backend call fail in the scenario named on the command line."""
+    """Make every backend call fail in the scenarios named on the command line, one by one."""
     faulthandler.dump_traceback_later(800, exit=True)  # a hang prints its location
-    work = scenarios[sys.argv[1]]()
-    gc.collect()
-    gc.freeze()  # a collection follows each failure, and should not look at all that was imported
-    print(f"{fail_each_call(work)} calls failed in turn")
+    for name in sys.argv[1:]:
+        print(f"{name}: ", end="", flush=True)
+        work = scenarios[name]()
+        gc.collect()
+        gc.freeze()  # a collection follows each failure, and need not look at what was imported
+        print(f"{fail_each_call(work)} calls failed in turn", flush=True)
 
 
 def sampled(count: int) -> list[int]:
