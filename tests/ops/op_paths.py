@@ -60,6 +60,11 @@ def reference(op: Op, sample: Sample) -> list[torch.Tensor]:
     ]
 
 
+def given_inputs(op: Op, sample: Sample) -> tuple[str, ...]:
+    """Return the names of the inputs that a sample's node has."""
+    return tuple(x.name for x, value in op.iterate_inputs(bind(op, sample)) if value is not None)
+
+
 def eager(op: Op, sample: Sample) -> list[torch.Tensor]:
     """Run the kernel through onnxruntime_npu's function; written arguments count as results."""
     bound = _clone(bind(op, sample))

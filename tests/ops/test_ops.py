@@ -25,11 +25,13 @@ from op_paths import (
     assert_on_npu,
     bind,
     check_close,
+    check_fake,
     dispatcher_call,
     eager,
     eager_npu,
     exported,
     fake_call,
+    given_inputs,
     in_place,
     make_model,
     reference,
@@ -206,11 +208,6 @@ def test_type_aliases(op: Op, dtype: str, i: int) -> None:
             check_close(op, dtype, got, reference(op, sample), reduces_empty=False)
 
 
-def _given(op: Op, sample: Sample) -> tuple[str, ...]:
-    """Return the names of the inputs that a sample's node has."""
-    return tuple(x.name for x, value in op.iterate_inputs(bind(op, sample)) if value is not None)
-
-
 def _exports() -> list[object]:
     """One parameter per operator and dtype: the indices of the calls that make one model.
 
@@ -220,7 +217,7 @@ def _exports() -> list[object]:
     found = []
     for op in GRAPH_OPS:
         calls = samples(op, op.sample_dtypes[0])
-        chosen = sorted({_given(op, sample): i for i, sample in enumerate(calls)}.values())
+        chosen = sorted({given_inputs(op, sample): i for i, sample in enumerate(calls)}.values())
         found.append(pytest.param(op, op.sample_dtypes[0], chosen, id=f"{op.name}-first_dtype"))
         more = [
             (op.sample_dtypes[0], list(range(len(calls))), "all_calls"),
@@ -257,6 +254,12 @@ def _sizes_depend_on_values(op: Op, dtype: str) -> bool:
 
 
 @first_dtype_calls
+def test_fake_results_have_sizes_and_strides_of_the_kernels(op: Op, dtype: str, i: int) -> None:
+    sample = samples(op, dtype)[i]
+    check_fake(fake_call(op, sample), eager(op, sample))
+
+
+@first_dtype_calls
 def test_shape_inference_agrees_with_the_kernel(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     bound = bind(op, sample)
@@ -281,12 +284,27 @@ def test_shape_inference_agrees_with_the_kernel(op: Op, dtype: str, i: int) -> N
     )
 
 
-@first_dtype_calls
+def _calls_of_other_inputs() -> list[object]:
+    """One parameter per operator and sample of the first dtype.
+
+    --exhaustive runs those that give the same inputs as an earlier sample of the operator.
+    """
+    found = []
+    for param in _calls(OPS, slice(1)):
+        op, dtype, i = param.values
+        earlier = {given_inputs(op, sample) for sample in samples(op, dtype)[:i]}
+        repeated = given_inputs(op, samples(op, dtype)[i]) in earlier
+        marks = [pytest.mark.exhaustive] if repeated else []
+        found.append(pytest.param(*param.values, id=param.id, marks=marks))
+    return found
+
+
+@pytest.mark.parametrize(("op", "dtype", "i"), _calls_of_other_inputs())
 def test_opcheck(op: Op, dtype: str, i: int) -> None:
     args, kwargs = dispatcher_call(op, samples(op, dtype)[i])
-    # test_faketensor compares the fake results' shapes, dtypes and strides with the real ones'.
     checks = ["test_schema", "test_autograd_registration", "test_faketensor"]
-    if i == 0:  # compiles the call: a second each
+    # Compiles the call, half a second each; test_gradients.py does with the gradients of floats.
+    if i == 0 and not (op.backward_formula and dt.is_floating(op.outputs[0].dtypes[0])):
         checks.append("test_aot_dispatch_dynamic")
     for name in [op.name, *([op.inplace.name] if op.inplace else [])]:
         overload = getattr(torch.ops.npu, name).default
