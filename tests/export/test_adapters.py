@@ -77,7 +77,7 @@ def test_two_adapters_are_exported_with_the_model(tmp_path):
         merged = lora.merge_and_unload().state_dict()
         changes = {n: c + merged[n] - untouched[n] for n, c in changes.items()}
         folders.append(tmp_path / f"{seed}")
-    report = export_causal_lm(model, tmp_path / "out", adapters=folders)
+    report = export_causal_lm(model, tmp_path / "out", adapters=folders, check=False)
     assert report.adapters == [str(folder) for folder in folders]
     assert all(torch.equal(untouched[n], value) for n, value in model.state_dict().items())
     model.load_state_dict({n: value + changes[n] for n, value in untouched.items()})

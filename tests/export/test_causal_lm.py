@@ -63,7 +63,9 @@ REPEATED_KINDS = (
     "glm4_moe",
     "glm4_moe_lite",
     "gpt_bigcode",
+    "gpt_neo",
     "gpt_neox",
+    "granite",
     "granitemoe",
     "helium",
     "hunyuan_v1_dense",
@@ -81,6 +83,7 @@ REPEATED_KINDS = (
     "persimmon",
     "phi4_multimodal",
     "phimoe",
+    "qwen2",
     "qwen3_moe",
     "smollm3",
     "stablelm",
@@ -94,12 +97,13 @@ REPEATED_KINDS = (
 # and paged ones, of which test_paged.py has some.
 KINDS_OF_ATTENTION = ("gemma3_text", "gpt_oss", "deepseek_v3")
 PAGED = ("gemma3_text", "deepseek_v3")
-REBUILT_STATIC = ("llama", "mistral", "mixtral", "phi3", "qwen3")
+REBUILT_STATIC = ("llama", "mistral", "mixtral", "qwen3")
 REPEATED = {
     *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type not in PAGED),
     *((a.model_type, "static") for a in ORIGINAL if a.model_type not in KINDS_OF_ATTENTION),
     *((a.model_type, "static") for a in REBUILT if a.model_type not in REBUILT_STATIC),
     *((kind, cache) for kind in REPEATED_KINDS for cache in ("dynamic", "static", "paged")),
+    ("llama-tied", "static"),
     ("llama-tied", "paged"),
 }
 FORMS = [
@@ -342,7 +346,7 @@ def test_export_does_not_modify_a_loaded_model(tmp_path):
 @pytest.mark.parametrize("opset", [19, 21])
 def test_other_opsets(tmp_path, opset):
     model = tiny_model("llama")
-    report = export_causal_lm(model, tmp_path, opset=opset)
+    report = export_causal_lm(model, tmp_path, opset=opset, check=False)
     assert report.opset == opset
     written = onnx.load(tmp_path / "model.onnx", load_external_data=False)
     assert {o.domain: o.version for o in written.opset_import}[""] == opset

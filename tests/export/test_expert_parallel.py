@@ -30,13 +30,13 @@ def _greedy(model, prompt):
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_tokens_of_every_rank_equal_those_of_one(tmp_path, ranks):
-    """Through sessions, of four ranks also with heads divided among them, and eagerly."""
+    """Through sessions, also with heads divided among the ranks, and eagerly."""
     model = tiny_model("mixtral")
     expected = [_greedy(model, prompt) for prompt in PROMPTS]
     places = []
-    for options in ({"cache": "static"}, {"tensor_parallel": ranks})[: ranks // 2]:
+    for options in ({"cache": "static"}, {"tensor_parallel": ranks}):
         places.append(tmp_path / f"{len(places)}")
         report = export_causal_lm(model, places[-1], expert_parallel=ranks, **options)
         assert not report.gaps
@@ -52,7 +52,7 @@ def test_tokens_of_every_rank_equal_those_of_one(tmp_path, ranks):
 
 @pytest.mark.parametrize(
     "schemes",
-    [("w8a8_dynamic",), pytest.param(("w4a16", "w8a16", "w8a8"), marks=pytest.mark.slow)],
+    [("w8a8_dynamic",), pytest.param(("w4a16", "w8a16", "w8a8"), marks=pytest.mark.exhaustive)],
     ids=" ".join,
 )
 def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):

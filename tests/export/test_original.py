@@ -169,7 +169,7 @@ def test_model_of_a_directory_is_read_again_after_it_was_taken_apart(tmp_path):
     # Its embedding is proven; its first layer differs where it is added up.
     model = tiny_model("granite", embedding_multiplier=1.0, logits_scaling=1.0)
     model.save_pretrained(tmp_path / "in")
-    report = export_causal_lm(tmp_path / "in", tmp_path / "out")
+    report = export_causal_lm(tmp_path / "in", tmp_path / "out", check=False)
     assert "layer output: differs" in report.kept[0]["reason"]
     actual = forced_logits(tmp_path / "out", PROVIDERS[0], PROMPTS, CONTINUATIONS)
     expected = expected_logits(model, PROMPTS[0], CONTINUATIONS[0])
