@@ -151,7 +151,9 @@ def test_one_of_several_tools_once_or_more(server):
                 assert json.loads(call.function.arguments) == {}
             names.add(call.function.name)
         counts.add(len(calls))
-    assert names == {"now", "weather"} and max(counts) > 1
+        if seen := names == {"now", "weather"} and max(counts) > 1:
+            break
+    assert seen, (names, counts)
 
 
 def test_a_streamed_call_is_the_whole_one(server):
