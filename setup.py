@@ -44,6 +44,7 @@ class CMakeBuild(build_ext):
             f"-DNPU_LIBRARY_DIR={library_dir}",
             # These override the settings of an earlier build in the same tree.
             "-DNPU_ISAS=all",
+            "-DNPU_BUILD_PYTHON=ON",
             "-DNPU_BUILD_TORCH=ON",
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]  # fmt: skip
