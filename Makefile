@@ -5,6 +5,8 @@ VENV := .venv
 PY := $(VENV)/bin/python
 export HF_HUB_OFFLINE := 1
 export TOKENIZERS_PARALLELISM := false
+# Tests start Python hundreds of times: without the bytecode of what it imports, half of a start is compiling that.
+unexport PYTHONDONTWRITEBYTECODE
 # Number of processes for the Python tests. Each has its own threads, including torch's: waiting threads must
 # not spin on a core that another process could use.
 WORKERS ?= $(shell n=$$(nproc); echo $$((n < 4 ? n : 4)))
