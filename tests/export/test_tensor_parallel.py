@@ -111,7 +111,11 @@ def errors_of_parts(tmp_path, model, schemes, **division):
 
 @pytest.mark.parametrize(
     "schemes",
-    [("w4a16",), pytest.param(("w8a16", "w8a8", "w8a8_dynamic"), marks=pytest.mark.slow)],
+    [
+        ("w4a16",),
+        pytest.param(("w8a8_dynamic",), marks=pytest.mark.slow),
+        pytest.param(("w8a16", "w8a8"), marks=pytest.mark.exhaustive),
+    ],
     ids=" ".join,
 )
 def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
@@ -121,23 +125,27 @@ def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
     assert all(errors[scheme] <= QUANTISED[scheme] for scheme in schemes), errors
 
 
-def test_a_rank_has_its_part_of_the_weights(tmp_path):
-    model = tiny_model("llama")
-    export_causal_lm(model, tmp_path / "whole", check=False)
-    export_causal_lm(model, tmp_path / "parts", tensor_parallel=2)
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A Llama, divided among two ranks."""
+    place = tmp_path_factory.mktemp("parts")
+    export_causal_lm(tiny_model("llama"), place, tensor_parallel=2)
+    return place
+
+
+def test_a_rank_has_its_part_of_the_weights(exported, parts):
+    _, undivided, _ = exported("llama", cache="dynamic")
 
     def sizes(place):
         graph = onnx.load(place / "model.onnx", load_external_data=False).graph
         return sum(int(np.prod(tensor.dims)) for tensor in graph.initializer)
 
     embedding = 97 * 64
-    whole = sizes(tmp_path / "whole") - 2 * embedding
+    whole = sizes(undivided) - 2 * embedding
     for rank in range(2):
-        part = sizes(tmp_path / "parts" / f"rank_{rank}") - 2 * embedding
+        part = sizes(parts / f"rank_{rank}") - 2 * embedding
         assert part < 0.55 * whole  # norms and constants are on both
-        written = json.loads(
-            (tmp_path / "parts" / f"rank_{rank}" / "export_report.json").read_text()
-        )
+        written = json.loads((parts / f"rank_{rank}" / "export_report.json").read_text())
         assert (written["tensor_parallel"], written["rank"]) == (2, rank)
 
 
@@ -172,11 +180,10 @@ def test_refusals(tmp_path, kind, arguments, error, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_process_that_is_no_rank_is_told_so(tmp_path, capsys):
-    export_causal_lm(tiny_model("llama"), tmp_path, tensor_parallel=2)
+def test_a_process_that_is_no_rank_is_told_so(parts, capsys):
     with pytest.raises(ArgumentError, match=r"the parts of 2 ranks: start them by .*--ranks 2"):
-        CausalLM(tmp_path)
-    assert cli.main(["generate", str(tmp_path), "--prompt", "a"]) == 2
+        CausalLM(parts)
+    assert cli.main(["generate", str(parts), "--prompt", "a"]) == 2
     assert "the parts of 2 ranks" in capsys.readouterr().err
 
 
