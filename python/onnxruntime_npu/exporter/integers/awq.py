@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import PackedFormat, bits_of, check_shape, group_size, taken
+from .format import Format, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 # Where each integer of a word belongs among the eight outputs that it covers.
 _OUTPUTS = [0, 2, 4, 6, 1, 3, 5, 7]
 
 
-class Awq(PackedFormat):
+class Awq(Format):
     """``W[i, o] = (q[i, o] - zero[g, o]) * scale[g, o]`` with i in group g."""
 
     method = "awq"

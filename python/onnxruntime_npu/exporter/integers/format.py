@@ -20,9 +20,9 @@ class Format(ABC):
         """Take ``quantization_config`` of config.json; ValueError for what is not supported."""
         self.config = config
 
-    @abstractmethod
     def stores(self, tensors: Mapping[str, str]) -> bool:
         """Return whether a layer's tensors, dtype by name, are a quantised weight."""
+        return "qweight" in tensors
 
     @abstractmethod
     def read(
@@ -39,14 +39,6 @@ class Format(ABC):
             ValueError: tensors are missing, or their shapes or values do not fit.
 
         """
-
-
-class PackedFormat(Format):
-    """A format of which a layer has ``qweight``, ``qzeros`` and ``scales``."""
-
-    def stores(self, tensors: Mapping[str, str]) -> bool:
-        """Return whether a layer has packed weights."""
-        return "qweight" in tensors
 
 
 def taken(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import PackedFormat, bits_of, check_shape, group_size, taken
+from .format import Format, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 
-class Gptq(PackedFormat):
+class Gptq(Format):
     """``W[i, o] = (q[i, o] - zero[g_idx[i], o]) * scale[g_idx[i], o]``."""
 
     method = "gptq"
