@@ -30,7 +30,6 @@ def attributes(mode="TF", skips=0, shortest=1, longest=3, **more):
     }
 
 
-
 def counted(x, skips, shortest, longest):
     """Every n-gram at every place and distance; one of a single item has one distance."""
     grams = [gram for of_length in POOL.values() for gram in of_length]

@@ -1,4 +1,4 @@
-"""A convolution whose result is normalised by constants, with a residual and an activation behind."""
+"""A convolution whose result is normalised by constants, then a residual and an activation."""
 
 from __future__ import annotations
 
