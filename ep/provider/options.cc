@@ -116,14 +116,12 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "with enable_npu_graph.",
        [](const std::string& value, Options& options) { return ParseFlag(value, options.host_memory); }},
       {"fusion", "0, 1", "1",
-       "Computes groups of nodes as one: a convolution with its activation; a product with its gate; the rotation of "
-       "queries and keys with the writes to caches; attention, a rotary embedding, a normalisation or an activation "
-       "that "
-       "is spelled out in single operators; an operator between DequantizeLinear and QuantizeLinear, on integers. "
-       "Keeps "
-       "values between convolutions in memory with their channels last. assignment(session) names the operator "
-       "(fused_into). Results differ by rounding. Without effect with host_memory, and where onnxruntime stores the "
-       "session's graph.",
+       "Computes groups of nodes as one: a convolution with its activation; a product with its gate; the rotation "
+       "of queries and keys with the writes to caches; attention, a rotary embedding, a normalisation or an "
+       "activation that is spelled out in single operators; an operator between DequantizeLinear and "
+       "QuantizeLinear, on integers. Keeps values between convolutions in memory with their channels last. "
+       "assignment(session) names the operator (fused_into). Results differ by rounding. Without effect with "
+       "host_memory, and where onnxruntime stores the session's graph.",
        [](const std::string& value, Options& options) { return ParseFlag(value, options.fusion); }},
       {"user_compute_stream", "the handle of a stream of the NPU, or 0", "0",
        "The stream that runs are ordered with: a run comes after what was enqueued on it before, and what is enqueued "
