@@ -49,6 +49,8 @@ _BESIDE = {
     "torch_npu.get_storage_size",
     "torch_npu.npu_format_cast",
     "torch_npu.npu_format_cast_",
+    "torch_npu.distributed.is_hccl_available",
+    "torch_npu.distributed._is_support_hccl_comm_name",
     "torch_npu.empty_with_format",
     "torch_npu.empty_with_swapped_memory",
     "torch_npu.npu.is_bf16_supported",

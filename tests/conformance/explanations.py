@@ -192,7 +192,6 @@ _EXPLANATIONS = (
         r"Split sizes doesn't match",
         "The sizes are refused in other words than torch's.",
     ),
-    (r"_set_hccl_comm_name|test_dist_set_hccl_name", "Groups are not renamed."),
     (r"_group_start|test_hccl_group", "Calls are not grouped by the backend's private methods."),
     (r"does not match \"", "The error is raised with another message."),
 )

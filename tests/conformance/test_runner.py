@@ -20,6 +20,7 @@ import torch
 import torch_npu
 from torch_npu.testing.common_utils import SupportedDevices, create_common_tensor
 from torch_npu.testing.decorator import Dtypes, instantiate_tests
+from torch_npu.testing._internal.common_dtensor import NPUDTensorTestBase  # noqa: F401
 from torch_npu.testing.testcase import TestCase, run_tests
 
 

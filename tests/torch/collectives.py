@@ -161,6 +161,19 @@ def point_to_point(rank, size):
     for work in dist.batch_isend_irecv(ring):
         work.wait()
     same(got, of_rank((rank - 1) % size))
+    # A rank may be among its own peers, and the order of its calls is free.
+    peers, sent = range(size), [torch.full((rank + 1, 2), float(i)).npu() for i in range(size)]
+    received = [torch.empty(i + 1, 2, device="npu") for i in peers]
+    calls = [dist.P2POp(dist.irecv, received[i], i) for i in peers]
+    calls += [dist.P2POp(dist.isend, sent[i], i) for i in peers]
+    for work in dist.batch_isend_irecv(calls):
+        work.wait()
+    for i in peers:
+        same(received[i], torch.full((i + 1, 2), float(rank)))
+    calls = [dist.P2POp(dist.isend, x, rank), dist.P2POp(dist.irecv, sent[0], rank)]
+    sending, receiving = dist.batch_isend_irecv(calls)
+    sending.wait()
+    fails(receiving.wait, f"expected {2 * rank + 2} elements", "got 6", f"from rank {rank}")
     if rank == 0:
         dist.send(x, 1, tag=3)
         fails(lambda: dist.recv(got, src=1), "expected 6 elements", "got 2 elements", "rank 1")
@@ -211,6 +224,26 @@ def groups_and_objects(rank, size):
     dist.all_gather_object(names, world.get_hccl_comm_name(rank))
     assert world.get_hccl_comm_name(rank, init_comm=False) == names[0]
     assert len(set(names)) == 1 and isinstance(names[0], str)
+
+
+@case
+def names_of_groups(rank, size):
+    device, distributed = torch.device("npu"), onnxruntime_npu.distributed
+    assert distributed.is_hccl_available() and distributed._is_support_hccl_comm_name()
+    group = dist.new_group()
+    backend = group._get_backend(device)
+    for refused in ("", "0" * 128):
+        fails(lambda name=refused: backend._set_hccl_comm_name(name), "of 1 to 127 bytes")
+    for _ in range(2):
+        backend._set_hccl_comm_name("renamed")
+    fails(lambda: backend._set_hccl_comm_name("another"), "has the name 'renamed'")
+    assert backend.get_hccl_comm_name(rank) == "renamed"
+    x, weight = torch.ones(2, 8, device="npu"), torch.ones(8, 4, device="npu")
+    y = torch.ops.npu.npu_mm_all_reduce_base(x, weight, "renamed")
+    same(y, torch.full((2, 4), 8.0 * size))
+    other = dist.new_group()._get_backend(device)
+    name = other.get_hccl_comm_name(rank)
+    fails(lambda: other._set_hccl_comm_name("late"), f"has the name '{name}'")
 
 
 @case

@@ -135,10 +135,40 @@ HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_
       options_(std::move(options)),
       timeout_(timeout),
       roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())),
-      operators_(
-          std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), std::move(connect), timeout, roll_call_)) {
+      connect_(std::move(connect)) {
   host_->setTimeout(TimeOfExchange(timeout));
+  MakeOperators();
+}
+
+void HcclBackend::MakeOperators() {
+  operators_ = std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), connect_, timeout_.load(), roll_call_);
   Communicators::Add(operators_);
+}
+
+void HcclBackend::setTimeout(std::chrono::milliseconds timeout) {
+  timeout_ = timeout;
+  host_->setTimeout(TimeOfExchange(timeout));
+  const std::lock_guard lock(naming_);
+  operators_->SetTimeout(timeout);
+}
+
+std::string HcclBackend::TakeName(bool connect) {
+  const std::lock_guard lock(naming_);
+  name_taken_ = name_taken_ || connect;
+  return name_taken_ ? name_ : "";
+}
+
+void HcclBackend::SetName(const std::string& name) {
+  constexpr size_t kMostBytes = 127;
+  TORCH_CHECK(!name.empty() && name.size() <= kMostBytes, "[hccl] _set_hccl_comm_name expected a name of 1 to ",
+              kMostBytes, " bytes, got ", name.size());
+  const std::lock_guard lock(naming_);
+  if (name_taken_ && name == name_) return;
+  TORCH_CHECK(!name_taken_, "[hccl] _set_hccl_comm_name expected a group that is not named yet, got '", name,
+              "' for one that has the name '", name_, "'");
+  name_ = name;
+  name_taken_ = true;
+  MakeOperators();
 }
 
 HcclBackend::Handle HcclBackend::Enqueue(Signature signature, std::chrono::milliseconds timeout,
@@ -365,12 +395,14 @@ HcclBackend::Handle HcclBackend::send(Tensors& tensors, int to, int tag) {
                                                   timeout_.load(), roll_call_);
   peers_begin_.Add([this, work, sent, to, tag] {
     work->Begin([&] {
+      if (to == getRank()) return own_messages_.Put(tag, {sent->header[0], sent->data[0]});
       sent->works.push_back(host_->send(sent->header, to, tag));
       sent->works.push_back(host_->send(sent->data, to, tag));
     });
     sends_end_.Add([work, sent] {
       work->End(
           [&] {
+            if (sent->works.empty()) return Handle();
             sent->works[0]->wait();
             return sent->works[1];
           },
@@ -401,18 +433,31 @@ HcclBackend::Handle HcclBackend::Receive(Tensors& tensors, std::optional<int> fr
                                                   getRank(), getSize(), "peers", timeout_.load(), roll_call_);
   peers_begin_.Add([this, work, received, from, tag] {
     work->Begin([&] {
+      if (from == getRank()) return;
       received->begun = from ? host_->recv(received->header, *from, tag) : host_->recvAnysource(received->header, tag);
     });
     receipts_end_.Add([this, work, received, from, tag] {
       work->End(
           [&] {
+            const at::Tensor& expected = received->expected[0];
+            const auto refuse = [&](const at::Tensor& header, int source) {
+              C10_THROW_ERROR(ValueError, c10::str("expected ", Describe(expected), ", got ", Describe(header),
+                                                   " from rank ", source));
+            };
+            if (from == getRank()) {
+              const OwnMessages::Message own = own_messages_.Take(tag, TimeOfExchange(timeout_.load()));
+              if (!at::equal(own.header, expected)) refuse(own.header, *from);
+              received->data[0].copy_(own.data);
+              return Handle();
+            }
             received->begun->wait();
             const int source = from ? *from : received->begun->sourceRank();
-            if (at::equal(received->header[0], received->expected[0])) return host_->recv(received->data, source, tag);
-            Tensors refused{at::empty({BytesOf(received->header[0])}, at::kByte)};  // what was sent must not come next
+            const at::Tensor& header = received->header[0];
+            if (at::equal(header, expected)) return host_->recv(received->data, source, tag);
+            Tensors refused{at::empty({BytesOf(header)}, at::kByte)};  // what was sent must not come next
             host_->recv(refused, source, tag)->wait();
-            C10_THROW_ERROR(ValueError, c10::str("expected ", Describe(received->expected[0]), ", got ",
-                                                 Describe(received->header[0]), " from rank ", source));
+            refuse(header, source);
+            return Handle();
           },
           {});
     });

@@ -10,6 +10,7 @@
 #include <chrono>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/Backend.hpp>
@@ -20,6 +21,7 @@
 #include "python/csrc/torch_distributed/collective_work.h"
 #include "python/csrc/torch_distributed/group_communicator.h"
 #include "python/csrc/torch_distributed/job_thread.h"
+#include "python/csrc/torch_distributed/own_messages.h"
 
 namespace npu::distributed {
 
@@ -43,16 +45,12 @@ class HcclBackend final : public c10d::Backend {
 
   const std::string getBackendName() const override { return "hccl"; }
   // The group's name for operators. Asked not to connect, a group whose name nobody has taken before has none.
-  std::string TakeName(bool connect) {
-    if (connect) name_taken_ = true;
-    return name_taken_ ? name_ : "";
-  }
+  std::string TakeName(bool connect);
+  // Gives the group another name. Throws for one that is empty or longer than HCCL's, and once the group has a name
+  // that somebody has taken or given.
+  void SetName(const std::string& name);
   c10::intrusive_ptr<c10d::Backend::Options> getBackendOptions() override { return options_; }
-  void setTimeout(std::chrono::milliseconds timeout) override {
-    timeout_ = timeout;
-    host_->setTimeout(TimeOfExchange(timeout));
-    operators_->SetTimeout(timeout);
-  }
+  void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
   void abort() override { host_->abort(); }
@@ -91,17 +89,21 @@ class HcclBackend final : public c10d::Backend {
   // Enqueues a collective whose tensors `exchange` has staged. `adapt` changes each result before it is copied back.
   Handle Enqueue(Signature signature, std::chrono::milliseconds timeout, std::unique_ptr<Exchange> exchange,
                  Start start, Adapt adapt = {});
+  void MakeOperators();
   // Enqueues a receipt from the rank `from`, or from any.
   Handle Receive(Tensors& tensors, std::optional<int> from, int tag);
 
   const c10::intrusive_ptr<c10d::Backend> host_;
-  const std::string name_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<std::chrono::milliseconds> timeout_;
-  std::atomic<bool> name_taken_{false};
   const std::shared_ptr<RollCall> roll_call_;
-  const std::shared_ptr<GroupCommunicator> operators_;  // known to them by the group's name
-  std::atomic<uint64_t> collectives_so_far_{0};         // which all ranks call in one order
+  const GroupCommunicator::ConnectHost connect_;
+  std::mutex naming_;  // guards the next three
+  std::string name_;
+  bool name_taken_ = false;
+  std::shared_ptr<GroupCommunicator> operators_;  // known to them by the group's name
+  OwnMessages own_messages_;
+  std::atomic<uint64_t> collectives_so_far_{0};  // which all ranks call in one order
   // One collective after the other. Transfers between two ranks need not come in the same order on all ranks: all of
   // them have begun before the first has to end, and a receipt never waits for a sender of this rank.
   JobThread collectives_{"npu_hccl"};

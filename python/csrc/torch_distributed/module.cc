@@ -24,5 +24,6 @@ PYBIND11_MODULE(_torch_distributed, m) {
       .def_property_readonly("options", [](HcclBackend& self) { return self.getBackendOptions(); })
       .def(
           "get_hccl_comm_name", [](HcclBackend& self, int, bool init_comm) { return self.TakeName(init_comm); },
-          py::arg("rank"), py::arg("init_comm") = true);
+          py::arg("rank"), py::arg("init_comm") = true)
+      .def("_set_hccl_comm_name", &HcclBackend::SetName, py::arg("name"));
 }

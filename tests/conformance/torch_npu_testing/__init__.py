@@ -12,5 +12,6 @@ def install():
 
     onnxruntime_npu.install_as_torch_npu()
     onnxruntime_npu.testing = sys.modules["torch_npu.testing"] = sys.modules[__name__]
+    sys.modules["onnxruntime_npu.testing"] = sys.modules[__name__]  # of which _internal is a part
     for part in _PARTS:
         sys.modules[f"torch_npu.testing.{part}"] = importlib.import_module(f"{__name__}.{part}")
