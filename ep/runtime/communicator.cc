@@ -104,6 +104,18 @@ std::shared_ptr<Communicator> Communicators::Find(const char* op, const std::str
   return communicator;
 }
 
+bool Communicators::HasOthers(const std::string& group) {
+  KnownGroups& groups = KnownGroups::Instance();
+  const std::lock_guard lock(groups.mutex);
+  const auto several = [](const auto& known) {
+    const std::shared_ptr<Communicator> communicator = known.second.lock();
+    return communicator != nullptr && communicator->size() > 1;
+  };
+  const auto found = groups.by_name.find(group);
+  if (found != groups.by_name.end() && !found->second.expired()) return several(*found);
+  return std::any_of(groups.by_name.begin(), groups.by_name.end(), several);
+}
+
 std::shared_ptr<Communicator> Communicators::Only(int64_t world_size) {
   KnownGroups& groups = KnownGroups::Instance();
   const std::lock_guard lock(groups.mutex);

@@ -73,6 +73,9 @@ class Communicators {
   static void Add(const std::shared_ptr<Communicator>& communicator);
   // Throws Error(kInvalidArgument) for an unknown name.
   static std::shared_ptr<Communicator> Find(const char* op, const std::string& group);
+  // Whether calls in this group may concern other ranks: it has several, or is unknown while there is a group of
+  // several.
+  static bool HasOthers(const std::string& group);
   // The only group of several ranks that this process has, and of `world_size` ranks unless that is -1; null if there
   // is none, or more than one.
   static std::shared_ptr<Communicator> Only(int64_t world_size);

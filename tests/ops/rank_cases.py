@@ -138,6 +138,25 @@ def what_one_rank_alone_refuses_fails_on_every_rank() -> None:
 
 
 @case
+def what_the_session_of_one_rank_refuses_fails_on_every_rank() -> None:
+    for op in (OPS[name] for name in ONLY_REFUSED):
+        mine = bind(op, first_call(op, "world"))
+        call = Sample.of(mine | (ONLY_REFUSED[op.name] if RANK == 1 else {}))
+        session = provider_session(make_model(op, call, body=False))
+        fails(
+            lambda o=op, s=session, c=call: run_session(s, NPU, o, c),
+            f"[{op.name}] expected ",
+            "got ",
+        )
+        for calls, again in of_ranks(op, op.sample_dtypes[0], "world"):
+            session = provider_session(make_model(op, again, body=False))
+            compare(
+                op, run_session(session, NPU, op, again), calls
+            )  # the group is as good as before
+            break
+
+
+@case
 def eager_calls_equal_those_of_one_rank() -> None:
     for op in OPS.values():
         for i, dtype in enumerate(op.sample_dtypes):

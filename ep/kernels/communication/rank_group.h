@@ -110,16 +110,17 @@ class RefusingKernel final : public Kernel {
   Error error_;
 };
 
-// The kernel of an operator whose attribute `group` names its ranks. Eager calls of refused attributes fail when they
-// are made, with the other ranks; a session is not made.
+// The kernel of an operator whose attribute `group` names its ranks. If several ranks take part, refused attributes
+// fail when a call is made, with the other ranks, which would wait for it. Otherwise a session is not made.
 template <class K>
 std::unique_ptr<Kernel> MakeRankKernel(const char* op, const char* group, const KernelInfo& info) {
   try {
     return MakeKernel<K>(info);
   } catch (const Error& error) {
     const bool eager = info.input_dtypes.empty();
-    if (!eager || info.attributes.String(group).empty()) throw;
-    return std::make_unique<RefusingKernel>(op, info.attributes.String(group), error);
+    const std::string name = info.attributes.String(group);
+    if (name.empty() || !(eager || Communicators::HasOthers(name))) throw;
+    return std::make_unique<RefusingKernel>(op, name, error);
   }
 }
 
