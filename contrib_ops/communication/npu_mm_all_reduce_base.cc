@@ -68,9 +68,10 @@ class AllReduceKernel final : public Kernel {
     const TensorView y = ctx.Output(Out::y, given.result(), given.shape());
     if (!y || (y.elements() == 0 && RanksOf(group) == 1)) return;
 
-    RankProduct product{.left = given.x1.dtype,
-                        .a = gemm::Matrix::RowMajor(given.x1.data, given.rows(), given.x1.shape.back()),
-                        .b = given.x2};
+    RankProduct product;
+    product.left = given.x1.dtype;
+    product.a = gemm::Matrix::RowMajor(given.x1.data, given.rows(), given.x1.shape.back());
+    product.b = given.x2;
     ScaleValues column_scale, addend_scale;
     if (given.scheme == Scheme::kInt8) {
       column_scale = ScaleValues(ctx, given.dequant_scale);
@@ -213,12 +214,14 @@ class AllReduceKernel final : public Kernel {
   }
 
   // While the ranks add a piece of the rows, each multiplies the next.
-  void Exchange(const RankProduct& product, const TensorView& y, int64_t rows, Communicator& group,
-                const std::string& call, const TransferScales& scales) const {
+  void Exchange(RankProduct product, const TensorView& y, int64_t rows, Communicator& group, const std::string& call,
+                const TransferScales& scales) const {
     const auto turn = group.Turn();
     const int64_t n = y.shape.back(), step = RowsOfPiece(rows, BytesFor(y.dtype, n));
-    Overlap overlap((rows + step - 1) / step);
+    const int64_t pieces = (rows + step - 1) / step;
+    Overlap overlap(pieces);
     overlap.Add([&] { group.Agree(kOp, call); });
+    product.PackFor(pieces, weight_);
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t count = std::min(step, rows - begin);
       char* piece = y.as<char>() + BytesFor(y.dtype, begin * n);

@@ -50,12 +50,14 @@ class ReduceScatterKernel final : public Kernel {
 
  private:
   // A piece has some rows of the block of every rank: while it is exchanged, the next is multiplied.
-  void Exchange(const RankProduct& product, const TensorView& y, Communicator& group, const std::string& call) const {
+  void Exchange(RankProduct product, const TensorView& y, Communicator& group, const std::string& call) const {
     const auto turn = group.Turn();
     const int64_t rows = y.shape[0], n = y.shape[1], ranks = group.size();
     const int64_t step = RowsOfPiece(rows, BytesFor(y.dtype, n) * static_cast<size_t>(ranks));
-    Overlap overlap((rows + step - 1) / step);
+    const int64_t pieces = (rows + step - 1) / step;
+    Overlap overlap(pieces);
     overlap.Add([&] { group.Agree(kOp, call); });
+    product.PackFor(pieces * ranks, weight_);
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t count = std::min(step, rows - begin);
       const size_t block = BytesFor(y.dtype, count * n);
