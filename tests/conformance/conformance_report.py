@@ -113,7 +113,13 @@ def summary(rows, files):
     reasons = collections.Counter(
         explanation(f"{row.file} {row.test}", row.reason) for row in failing
     )
-    parts = [head, *_suite_table(rows, files), "", "| tests that count and fail | why |", "|---|---|"]
+    parts = [
+        head,
+        *_suite_table(rows, files),
+        "",
+        "| tests that count and fail | why |",
+        "|---|---|",
+    ]
     shown = _by_number(reasons)[:_REASONS_SHOWN]
     parts += [f"| {n} | {reason} |" for reason, n in shown]
     rest = len(failing) - sum(n for _, n in shown)
@@ -124,18 +130,23 @@ def summary(rows, files):
 def _ran(files):
     ran, whole = (sum(counts) for counts in zip(*files.values(), strict=True))
     if ran == whole:
-        return f"All {whole} files ran."
-    return f"Of {whole} files, {ran} ran; the other results are not known for this version."
+        return f"There are results of all {whole} files."
+    return (
+        f"There are results of {ran} of {whole} files (a file without a test that counts is not "
+        "run); those of the others are not known for this version."
+    )
 
 
 def _suite_table(rows, files):
     parts = [
-        "| suite | files | of these ran | passed | failed | skipped | counted | of these passed |",
+        "| suite | files | with results | passed | failed | skipped | counted | of these passed |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for suite, (ran, whole) in files.items():
         if ran:
-            parts.append(_suite_line(suite, [row for row in rows if row.suite == suite], ran, whole))
+            parts.append(
+                _suite_line(suite, [row for row in rows if row.suite == suite], ran, whole)
+            )
         else:
             parts.append(f"| {suite} | {whole} | 0 | - | - | - | - | - |")
     whole = [sum(counts) for counts in zip(*files.values(), strict=True)]

@@ -10,7 +10,7 @@ from suites import FileRun, Outcome
 
 
 class KeptResults:
-    """The runs of ``found``, (suite, file) in order, of which a JSON file has those of earlier runs."""
+    """The runs of ``found``, (suite, file) in order; a JSON file has those of earlier runs."""
 
     def __init__(self, path: Path, found):
         self._path = path

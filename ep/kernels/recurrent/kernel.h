@@ -99,11 +99,11 @@ class RecurrentKernel final : public Kernel {
       cells.emplace_back(CellParts<T>{layer, settings_, activations_, d, from_input[index][0], from_hidden[index]},
                          attributes_);
     }
-    ForSequences(layer.batch, layer.directions, kKind.gates * layer.hidden, layer.hidden,
-                 [&](int64_t d, int64_t first, int64_t count) {
-                   Steps<T, Cell<T>>(layer, cells[static_cast<size_t>(d)], d, settings_.reverse(d), outputs)
-                       .Run(first, count);
-                 });
+    ForSequences(
+        layer.batch, layer.directions, kKind.gates * layer.hidden, layer.hidden,
+        [&](int64_t d, int64_t first, int64_t count) {
+          Steps<T, Cell<T>>(layer, cells[static_cast<size_t>(d)], d, settings_.reverse(d), outputs).Run(first, count);
+        });
   }
 
   static void CheckLengths(const Layer& layer) {
