@@ -71,7 +71,7 @@ class AllGatherKernel final : public Kernel {
                         rows.get() + BytesFor(dtype, ranks * begin * k), BytesFor(dtype, count * k));
       });
     }
-    if (y && y.elements() > 0) product.PackFor(pieces * ranks, weight_);  // beside the first exchange
+    if (y && y.elements() > 0) product.PackFor(pieces * ranks, node_.weight());  // beside the first exchange
     if (!scales.empty()) product.epilogue.total_scale = {scales.data(), 1};
     for (int64_t begin = 0, piece = 0; begin < m; begin += step, ++piece) {
       const int64_t count = std::min(step, m - begin);

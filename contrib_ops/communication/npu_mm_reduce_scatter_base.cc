@@ -57,7 +57,7 @@ class ReduceScatterKernel final : public Kernel {
     const int64_t pieces = (rows + step - 1) / step;
     Overlap overlap(pieces);
     overlap.Add([&] { group.Agree(kOp, call); });
-    product.PackFor(pieces * ranks, weight_);
+    product.PackFor(pieces * ranks, node_.weight());
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t count = std::min(step, rows - begin);
       const size_t block = BytesFor(y.dtype, count * n);

@@ -131,11 +131,11 @@ HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_
                          GroupCommunicator::ConnectHost connect)
     : Backend(host->getRank(), host->getSize()),
       host_(std::move(host)),
-      name_(std::move(name)),
       options_(std::move(options)),
       timeout_(timeout),
       roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())),
-      connect_(std::move(connect)) {
+      connect_(std::move(connect)),
+      name_(std::move(name)) {
   host_->setTimeout(TimeOfExchange(timeout));
   MakeOperators();
 }
