@@ -144,6 +144,16 @@ _EXPLANATIONS = (
         "2.0 off the exact result, the operator 0.002.",
     ),
     (
+        r"multi_devices_single_process.* .*op_with_multi_device",
+        "The baseline rounds scores near 7000 to float16 before the exponential: it is "
+        "2.6 off the exact result, the operator 0.002.",
+    ),
+    (
+        r"test_float_status|foreach_non_finite_check_and_unscale",
+        "Expects the mode in which an overflow saturates and sets a status; kernels return "
+        "infinities, as in Ascend's INF_NAN mode.",
+    ),
+    (
         r"cdis_backward_inf",
         "The baseline searches the max difference by its float16 value and misses it; "
         "the operator's gradient equals float64's.",
@@ -193,11 +203,6 @@ _EXPLANATIONS = (
         "The sizes are refused in other words than torch's.",
     ),
     (r"_group_start|test_hccl_group", "Calls are not grouped by the backend's private methods."),
-    (
-        r"expected out 1 of torch.float32, got torch.float16",
-        "Gives a float16 tensor for a float32 result.",
-    ),
-    (r"amp' has no attribute 'custom_fwd'", "`npu.amp` has no `custom_fwd` and `custom_bwd`."),
     (r"does not match \"", "The error is raised with another message."),
 )
 

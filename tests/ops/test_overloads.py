@@ -100,17 +100,17 @@ def test_out_writes_the_results(op: Op, device: str) -> None:
 
 
 @writing
-def test_out_grows_what_is_empty_and_refuses_what_is_wrong(op: Op) -> None:
+def test_out_grows_what_is_empty_casts_and_refuses_what_is_wrong(op: Op) -> None:
     bound = bind(op, samples(op, op.sample_dtypes[0])[0])
     want = eager(op, samples(op, op.sample_dtypes[0])[0])
     out = [w.new_empty(0) for w in want]
     _out_call(op, bound, out)
     assert all(torch.equal(o, w) for o, w in zip(out, want, strict=True))
+    wide = [torch.empty_like(w, dtype=torch.complex64) for w in want]
+    _out_call(op, bound, wide)
+    assert all(torch.equal(o, w.to(o.dtype)) for o, w in zip(wide, want, strict=True))
     refusals = {
-        rf"\[{op.name}\] expected out 0 of .*, got torch.complex64": [
-            out[0].to(torch.complex64),
-            *out[1:],
-        ],
+        rf"\[{op.name}\] expected out 0 of .*, got torch.bool": [out[0].bool(), *out[1:]],
         rf"\[{op.name}\] expected out 0 of shape .*, got \[3\]": [out[0].new_empty(3), *out[1:]],
     }
     if any(a.type.is_list for a in op.out.arguments if a.type.mutated):

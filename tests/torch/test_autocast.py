@@ -43,3 +43,37 @@ assert bool((a != 1).all())
 @pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
 def test_autocast_works_in_every_import_order(imports):
     subprocess.run([sys.executable, "-c", imports + AUTOCAST], check=True, timeout=900)
+
+
+@pytest.mark.parametrize("cast_inputs", [None, "float32"])
+def test_custom_functions_keep_their_autocast(cast_inputs):
+    """As by torch.amp: backward has the autocast of forward, which cast_inputs switches off."""
+    import onnxruntime_npu  # noqa: F401
+    import torch
+
+    dtype = None if cast_inputs is None else getattr(torch, cast_inputs)
+    seen = []
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @torch.npu.amp.custom_fwd(cast_inputs=dtype)
+        def forward(ctx, a, b):
+            seen.append((torch.npu.amp.is_autocast_enabled(), a.dtype))
+            ctx.save_for_backward(a, b)
+            return a @ b
+
+        @staticmethod
+        @torch.npu.amp.custom_bwd
+        def backward(ctx, gradient):
+            seen.append((torch.npu.amp.is_autocast_enabled(), gradient.dtype))
+            a, b = ctx.saved_tensors
+            return (gradient @ b.mT).to(a.dtype), (a.mT @ gradient).to(b.dtype)
+
+    a = torch.ones(4, 4, dtype=torch.float16, device="npu").requires_grad_()
+    with torch.npu.amp.autocast():
+        result = Product.apply(a, a.detach())
+    result.sum().backward()
+    inside = dtype is None
+    expected = torch.float16 if inside else torch.float32
+    assert seen == [(inside, expected), (inside, expected)]
+    assert a.grad.dtype == torch.float16 and bool((a.grad == 4).all())

@@ -51,9 +51,10 @@ def _writing(op: Op | Composition, schema: Schema) -> Callable[..., Any]:
         for i, (target, result) in enumerate(
             zip(targets, results if count > 1 else [results], strict=True)
         ):
-            if target.dtype != result.dtype:
+            if not torch.can_cast(result.dtype, target.dtype):  # as torch's own
                 raise ArgumentError(
-                    f"[{op.name}] expected out {i} of {result.dtype}, got {target.dtype}"
+                    f"[{op.name}] expected out {i} of {result.dtype} or a dtype that it can be "
+                    f"cast to, got {target.dtype}"
                 )
             if target.shape != result.shape:
                 if target.numel():  # as torch's own: only what holds nothing may grow

@@ -6,6 +6,8 @@ import importlib
 from typing import Any
 
 __all__ = [
+    "custom_bwd",
+    "custom_fwd",
     "get_amp_supported_dtype",
     "get_autocast_dtype",
     "is_autocast_enabled",
@@ -66,6 +68,26 @@ def set_autocast_dtype(dtype: Any) -> None:
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"set_autocast_dtype: expected a torch.dtype, got {type(dtype).__name__}")
     torch.set_autocast_dtype(device_type(), dtype)
+
+
+def custom_fwd(fwd: Any = None, *, cast_inputs: Any = None) -> Any:
+    """Decorate ``forward`` of a ``torch.autograd.Function``: :func:`torch.amp.custom_fwd` for npu.
+
+    Args:
+        fwd: the function; omitted where the decorator is called with ``cast_inputs``.
+        cast_inputs: a floating-point dtype. Inside autocast, floating-point npu tensors among the
+            arguments are converted to it, and ``forward`` runs with autocast off.
+    """
+    import torch
+
+    return torch.amp.custom_fwd(fwd, device_type=device_type(), cast_inputs=cast_inputs)
+
+
+def custom_bwd(bwd: Any = None) -> Any:
+    """Decorate ``backward`` beside :func:`custom_fwd`: it runs with the autocast of ``forward``."""
+    import torch
+
+    return torch.amp.custom_bwd(bwd, device_type=device_type())
 
 
 def __getattr__(name: str) -> Any:
