@@ -105,9 +105,12 @@ def test_export_of_several_files_leaves_none_of_them(tmp_path, monkeypatch, caps
 
     monkeypatch.setattr(tracing, "save", stop)
     out = tmp_path / "new" / "out"
+    # A shell that starts the tests in the background makes them ignore SIGINT.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         code = main(["export-seq2seq", str(tmp_path / "in"), str(out), "--cache", "static"])
     finally:
+        signal.signal(signal.SIGINT, handler)
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     lines = capsys.readouterr().err.splitlines()
     assert [line for line in lines if line.startswith("onnxruntime-npu: error: ")] == [

@@ -147,8 +147,12 @@ class Decoder(nn.Module):
 
 @pytest.mark.parametrize(
     ("build", "others"),
-    # Of a Llama's layer two norms of seven nodes, and one behind the last layer.
-    [(Encoder, {}), (Decoder, {"RMSNormalization": 5 * 7, GLU: 2 * 3})],
+    # Of a Llama's layer two norms of seven nodes, and one behind the last layer; two rotary
+    # embeddings of seven nodes, and the gate's three.
+    [
+        (Encoder, {}),
+        (Decoder, {"RMSNormalization": 5 * 7, "npu:NPURotaryMul": 2 * 2 * 7, GLU: 2 * 3}),
+    ],
 )
 def test_language_models(rng, build, others):
     """Batches and lengths of any size; the sequences are padded on the left."""
