@@ -11,6 +11,7 @@
 
 #include "ep/kernels/convolution/channels_last/finish.h"
 #include "ep/kernels/convolution/channels_last/padded_rows.h"
+#include "ep/kernels/convolution/channels_last/pieces.h"
 #include "ep/kernels/convolution/channels_last/plane.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packed_weight.h"
@@ -34,20 +35,11 @@ class Dense {
       : Dense(PlaneOf(axes, images, channels, kBlockBytes), channels, x, weight, bias, finish) {}
 
   void Run() const {
-    const int64_t panels = gemm::PanelCount(finish_.channels), threads = NumThreads();
-    const Axis& v = rows_.vertical();
-    const int64_t lines = rows_.RowsWithin(kBlockBytes);
-    int64_t pieces = (v.out + lines - 1) / lines;  // of an image
-    if (images_ * pieces >= threads) pieces = std::min(v.out, (pieces + threads - 1) / threads * threads);
-    // With too few of them, threads share the channels.
-    const int64_t groups = images_ * pieces >= threads ? 1 : std::min(panels, threads);
+    const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(kBlockBytes),
+                        gemm::PanelCount(finish_.channels));
     finish_.activation.WithFormula<float>([&](const auto& formula) {
-      ParallelFor(images_ * pieces * groups, 1, [&](int64_t begin, int64_t end) {
-        for (int64_t unit = begin; unit < end; ++unit) {
-          const int64_t group = unit % groups, piece = unit / groups % pieces, image = unit / groups / pieces;
-          RunLines(formula, image, piece * v.out / pieces, (piece + 1) * v.out / pieces, group * panels / groups,
-                   (group + 1) * panels / groups);
-        }
+      ParallelFor(pieces.count(), 1, [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) RunPiece(formula, pieces.At(i));
       });
     });
   }
@@ -84,8 +76,8 @@ class Dense {
   static constexpr int64_t kRowBytes = kWidth * sizeof(float);  // of a panel
 
   template <class F>
-  void RunLines(const F& formula, int64_t image, int64_t begin, int64_t end, int64_t panel_begin,
-                int64_t panel_end) const {
+  void RunPiece(const F& formula, const Piece& piece) const {
+    const auto [image, begin, end, panel_begin, panel_end] = piece;
     static thread_local gemm::AlignedBuffer scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     const Rows<T> rows = rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch);
