@@ -4,8 +4,8 @@
 #include <string>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
-#include "contrib_ops/microsoft/onnx_step.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/onnx_step.h"
 
 namespace npu {
 namespace {

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
-#include "contrib_ops/microsoft/onnx_step.h"
 #include "ep/kernels/activation/output_activation.h"
 #include "ep/kernels/convolution/arguments.h"
+#include "ep/kernels/onnx_step.h"
 
 namespace npu {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
-#include "contrib_ops/microsoft/onnx_step.h"
 #include "contrib_ops/microsoft/quantized_tensor.h"
+#include "ep/kernels/onnx_step.h"
 #include "ep/kernels/pooling/definition.h"
 #include "ep/kernels/row_block.h"
 

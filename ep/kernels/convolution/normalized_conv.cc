@@ -12,7 +12,7 @@
 #include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/convolution/channels_last/device_floats.h"
 #include "ep/kernels/convolution/channels_last/layout.h"
-#include "ep/kernels/replaced_inputs.h"
+#include "ep/kernels/onnx_step.h"
 
 namespace npu {
 namespace {
@@ -54,7 +54,7 @@ class NormalizedConv final : public Kernel {
     NPU_CHECK(bias_.data() != nullptr, "[", kOp, "] expected a constant weight and constant statistics");
     const TensorView weight = packed_ ? TensorView{} : FloatsOf(given_[kWeight], weight_shape_);
     const TensorView bias = FloatsOf(bias_, Shape{weight_shape_[0]});
-    ReplacedInputs folded(ctx, {ctx.Input(0), weight, bias, ctx.Input(kResidual)});
+    StepContext folded(ctx, {ctx.Input(0), weight, bias, ctx.Input(kResidual)}, StepContext::Result(ctx));
     conv_->Compute(folded);
   }
 

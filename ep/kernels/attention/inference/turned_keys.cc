@@ -6,7 +6,7 @@
 
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
-#include "ep/kernels/replaced_inputs.h"
+#include "ep/kernels/onnx_step.h"
 
 namespace npu {
 namespace {
@@ -36,7 +36,7 @@ class TurnedKeys final : public Kernel {
     }
     keys.data = ctx.Workspace(given.bytes());
     LaunchStridedCopy(ctx, kOp, keys.shape, permuted, BytesFor(keys.dtype, 1), keys.data, given.data);
-    ReplacedInputs inputs(ctx, {ctx.Input(0), keys, ctx.Input(2), ctx.Input(3)});
+    StepContext inputs(ctx, {ctx.Input(0), keys, ctx.Input(2), ctx.Input(3)}, StepContext::Result(ctx));
     attention_->Compute(inputs);
   }
 

@@ -1,5 +1,4 @@
-// Kernels of ONNX's operators as steps of an operator of com.microsoft that computes the same with something before or
-// after it.
+// Kernels of other operators as steps of one that computes the same with something before or after it.
 #pragma once
 
 #include <functional>
