@@ -4,8 +4,7 @@
 #include "contrib_ops/communication/npu_moe_distribute_combine_add_rms_norm.h"
 
 #include "ep/kernels/communication/combine.h"
-#include "ep/kernels/normalization/add_row.h"
-#include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/normalization/add_rms_norm.h"
 #include "ep/kernels/output_or_room.h"
 
 namespace npu {
@@ -39,15 +38,8 @@ class CombineAddRmsNormKernel final : public Kernel {
       using T = decltype(tag);
       ctx.Launch(kOp, [this, given, group, residual, gamma, y, rstd, x, rows, width] {
         combine_.Run(given, group, x.data);
-        ParallelFor(rows, RowGrain(width), [&](int64_t begin, int64_t end) {
-          for (int64_t row = begin; row < end; ++row) {
-            T* const sums = x.as<T>() + row * width;
-            AddRow(sums, residual.as<const T>() + row * width, sums, width);
-            const float r = ReciprocalRms(sums, epsilon_, width);
-            if (y) ScaleRow(sums, r, gamma.as<const T>(), y.as<T>() + row * width, width);
-            if (rstd) rstd.as<float>()[row] = r;
-          }
-        });
+        AddRmsNorm(rows, width, epsilon_, x.as<const T>(), residual.as<const T>(), gamma.as<const T>(), x.as<T>(),
+                   y.as<T>(), rstd.as<float>());
       });
     });
   }

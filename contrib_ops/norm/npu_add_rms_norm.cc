@@ -33,16 +33,9 @@ class AddRmsNormKernel final : public Kernel {
     if (rows == 0) return;
     DispatchFloats(kOp, x1.dtype, [&](auto tag) {
       using T = decltype(tag);
-      ctx.Launch(kOp, [a = x1.as<T>(), b = x2.as<T>(), g = gamma.as<T>(), sums = x.as<T>(), ys = y.as<T>(),
-                       rstds = rstd.as<float>(), rows, n = gamma.elements(), epsilon = epsilon_] {
-        ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
-          AddRmsNormRows<T> norm(g, epsilon, n);
-          for (int64_t row = begin; row < end; ++row) {
-            const int64_t at = row * n;
-            const float r = norm.Run(a + at, b + at, sums ? sums + at : nullptr, ys ? ys + at : nullptr);
-            if (rstds) rstds[row] = r;
-          }
-        });
+      ctx.Launch(kOp, [x1, x2, gamma, y, rstd, x, rows, epsilon = epsilon_] {
+        AddRmsNorm(rows, gamma.elements(), epsilon, x1.as<const T>(), x2.as<const T>(), gamma.as<const T>(), x.as<T>(),
+                   y.as<T>(), rstd.as<float>());
       });
     });
   }

@@ -71,4 +71,18 @@ class AddRmsNormRows {
   RowScratch sums_;
 };
 
+// The same for `rows` rows on all threads. Null sums, y or rstd: not wanted.
+template <class T>
+void AddRmsNorm(int64_t rows, int64_t n, double epsilon, const T* a, const T* b, const T* gamma, T* sums, T* y,
+                float* rstd) {
+  ParallelFor(rows, RowGrain(n), [=](int64_t begin, int64_t end) {
+    AddRmsNormRows<T> norm(gamma, epsilon, n);
+    for (int64_t row = begin; row < end; ++row) {
+      const int64_t at = row * n;
+      const float r = norm.Run(a + at, b + at, sums ? sums + at : nullptr, y ? y + at : nullptr);
+      if (rstd) rstd[row] = r;
+    }
+  });
+}
+
 }  // namespace npu

@@ -168,16 +168,16 @@ std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& no
   });
   std::vector<bool> taken(nodes.size(), false);
   std::vector<Fusion> chosen;
-  for (const Fusion& fusion : found) {
+  for (Fusion& fusion : found) {
     const std::vector<size_t>& group = fusion.fused.nodes;
     if (std::any_of(group.begin(), group.end(), [&](size_t n) { return taken[n]; })) continue;
-    chosen.push_back(fusion);
+    chosen.push_back(std::move(fusion));
     // All nodes of a group of one result are before what reads it.
-    if (fusion.fused.outputs.size() > 1 && !AreOrdered(graph, chosen)) {
+    if (chosen.back().fused.outputs.size() > 1 && !AreOrdered(graph, chosen)) {
       chosen.pop_back();
       continue;
     }
-    for (const size_t n : group) taken[n] = true;
+    for (const size_t n : chosen.back().fused.nodes) taken[n] = true;
   }
   return chosen;
 }
