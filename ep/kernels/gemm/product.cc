@@ -126,7 +126,7 @@ void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_b
       Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
       for (int64_t s = sliver_begin; s < sliver_end; ++s) {
         const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
-        if (last) AskForResult(prefetch, m0, rows, p * kPanelColumns);
+        if (last) PrefetchResult(prefetch, m0, rows, p * kPanelColumns);
         if (multiplies_stored_) {
           if (kb == 0) std::fill_n(tile, rows * kPanelColumns, 0.0f);
           MultiplyStored(SliverAt(s, kb), rows, b, p, k0, depth, tile);
@@ -283,7 +283,7 @@ Prefetch Product::FirstPrefetch(const void* b, int64_t next_panel, int64_t passe
   return {static_cast<const char*>(PackedPanelOf(next_panel, k0, 0)), (row_bytes + passes - 1) / passes};
 }
 
-void Product::AskForResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const {
+void Product::PrefetchResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const {
   const int64_t element = BitsOf(c_.dtype) / 8, columns_per_result = epilogue_.gated_columns > 0 ? 2 : 1;
   prefetch.result = static_cast<const char*>(c_.data) + (m0 * c_.row_stride + n0 / columns_per_result) * element;
   prefetch.result_stride = c_.row_stride * element;

@@ -101,7 +101,7 @@ class Product {
   const int32_t* SumsOfRows() const;
 
   Prefetch FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0);
-  void AskForResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const;
+  void PrefetchResult(Prefetch& prefetch, int64_t m0, int64_t rows, int64_t n0) const;
 
   DType dtype_, b_dtype_;
   Matrix a_, b_;  // if B is packed, only its sizes are used

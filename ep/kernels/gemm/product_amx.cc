@@ -69,7 +69,7 @@ void Product::RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t pane
             in_ring = in_ring + 1 == ring ? 0 : in_ring + 1;
             const int64_t m0 = s * full_rows, rows = SliverRowsAt(s);
             const Sliver sliver = rows == full_rows ? whole.At(s - sliver_begin, k) : slivers_from(s).At(0, k);
-            if (last && !to_rows_->past_caches()) AskForResult(work.result, m0, rows, n0);
+            if (last && !to_rows_->past_caches()) PrefetchResult(work.result, m0, rows, n0);
             work.next_sums = kb > 0 && k == 0 ? tile + tile_elements : nullptr;
             kernel_.amx_functions[rows == full_rows ? full_rows : kernel_.StoredRows(rows)](
                 sliver, b + k * row_bytes, work, chunk_depth, tile, kb > 0 || k > 0);

@@ -1,22 +1,18 @@
-// The float vector of this instruction-set level, as a compiler vector type: one source for every level.
+// Tiles of float vectors in matmuls, as compiler vector types: one source for every level.
 #pragma once
 
 #include <cstdint>
 
+#include "ep/kernels/float_vector.h"
+
 namespace npu::gemm {
 
-#if defined(__AVX512F__)
-inline constexpr int kLanes = 16;
-inline constexpr int kSliverRows = 12;  // 24 accumulators of 32 registers
-#elif defined(__AVX2__)
-inline constexpr int kLanes = 8;
-inline constexpr int kSliverRows = 6;  // 12 accumulators of 16 registers
-#elif defined(__aarch64__)
-inline constexpr int kLanes = 4;
+using simd::kLanes;
+
+#if defined(__AVX512F__) || defined(__aarch64__)
 inline constexpr int kSliverRows = 12;  // 24 accumulators of 32 registers
 #else
-inline constexpr int kLanes = 4;
-inline constexpr int kSliverRows = 6;
+inline constexpr int kSliverRows = 6;  // 12 accumulators of 16 registers
 #endif
 inline constexpr int kPanelColumns = 2 * kLanes;  // a tile is two vectors wide
 

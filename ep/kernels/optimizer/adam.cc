@@ -4,15 +4,8 @@
 
 #include "ep/kernels/optimizer/update.h"
 
-namespace npu {
+namespace npu::optimizer {
 namespace {
-
-using optimizer::CheckLike;
-using optimizer::Decide;
-using optimizer::DeviceNumber;
-using optimizer::Load;
-using optimizer::Scaling;
-using optimizer::Store;
 
 template <class T>
 struct AdamStep {
@@ -109,16 +102,16 @@ class AdamKernel final : public Kernel {
   bool decoupled_, maximize_;
 };
 
-NPU_ONNX_KERNEL(optimizer::UpdateDef("Adam",
+NPU_ONNX_KERNEL(UpdateDef("Adam",
                                      {Input("param", kAllFloats), Input("grad", kAllFloats),
                                       Input("exp_avg", kAllFloats), Input("exp_avg_sq", kAllFloats),
-                                      OptionalInput("max_exp_avg_sq", kAllFloats), Input("step", optimizer::kNumber),
-                                      Input("lr", optimizer::kNumber), OptionalInput("grad_scale", optimizer::kNumber),
-                                      OptionalInput("found_inf", optimizer::kNumber)},
+                                      OptionalInput("max_exp_avg_sq", kAllFloats), Input("step", kNumber),
+                                      Input("lr", kNumber), OptionalInput("grad_scale", kNumber),
+                                      OptionalInput("found_inf", kNumber)},
                                      {FloatAttribute("beta1", 0.9), FloatAttribute("beta2", 0.999),
                                       FloatAttribute("weight_decay", 0.0), FloatAttribute("eps", 1e-8),
                                       IntAttribute("decoupled", 0), IntAttribute("maximize", 0)},
                                      MakeKernel<AdamKernel>));
 
 }  // namespace
-}  // namespace npu
+}  // namespace npu::optimizer

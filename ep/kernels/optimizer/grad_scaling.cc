@@ -4,12 +4,8 @@
 
 #include "ep/kernels/optimizer/update.h"
 
-namespace npu {
+namespace npu::optimizer {
 namespace {
-
-using optimizer::Decide;
-using optimizer::Load;
-using optimizer::Store;
 
 template <class T>
 T* NumberAt(const char* op, const char* name, const TensorView& view) {
@@ -88,11 +84,11 @@ class UpdateScaleKernel final : public Kernel {
 
 constexpr DTypeSet kFloat32{DType::kFloat32};
 
-NPU_ONNX_KERNEL(optimizer::UpdateDef("Unscale",
+NPU_ONNX_KERNEL(UpdateDef("Unscale",
                                      {Input("grad", kAllFloats), Input("found_inf", kFloat32),
                                       Input("inv_scale", kFloat32)},
                                      {}, MakeKernel<UnscaleKernel>));
-NPU_ONNX_KERNEL(optimizer::UpdateDef("UpdateScale",
+NPU_ONNX_KERNEL(UpdateDef("UpdateScale",
                                      {Input("current_scale", kFloat32), Input("growth_tracker", {DType::kInt32}),
                                       Input("found_inf", kFloat32)},
                                      {FloatAttribute("growth_factor", 2.0), FloatAttribute("backoff_factor", 0.5),
@@ -100,4 +96,4 @@ NPU_ONNX_KERNEL(optimizer::UpdateDef("UpdateScale",
                                      MakeKernel<UpdateScaleKernel>));
 
 }  // namespace
-}  // namespace npu
+}  // namespace npu::optimizer

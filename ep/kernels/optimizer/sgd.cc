@@ -1,15 +1,8 @@
 // A step of stochastic gradient descent, with momentum.
 #include "ep/kernels/optimizer/update.h"
 
-namespace npu {
+namespace npu::optimizer {
 namespace {
-
-using optimizer::CheckLike;
-using optimizer::Decide;
-using optimizer::DeviceNumber;
-using optimizer::Load;
-using optimizer::Scaling;
-using optimizer::Store;
 
 template <class T>
 struct SgdStep {
@@ -87,15 +80,15 @@ class SgdKernel final : public Kernel {
   bool nesterov_, maximize_, first_;
 };
 
-NPU_ONNX_KERNEL(optimizer::UpdateDef("Sgd",
+NPU_ONNX_KERNEL(UpdateDef("Sgd",
                                      {Input("param", kAllFloats), Input("grad", kAllFloats),
-                                      OptionalInput("momentum_buffer", kAllFloats), Input("lr", optimizer::kNumber),
-                                      OptionalInput("grad_scale", optimizer::kNumber),
-                                      OptionalInput("found_inf", optimizer::kNumber)},
+                                      OptionalInput("momentum_buffer", kAllFloats), Input("lr", kNumber),
+                                      OptionalInput("grad_scale", kNumber),
+                                      OptionalInput("found_inf", kNumber)},
                                      {FloatAttribute("weight_decay", 0.0), FloatAttribute("momentum", 0.0),
                                       FloatAttribute("dampening", 0.0), IntAttribute("nesterov", 0),
                                       IntAttribute("maximize", 0), IntAttribute("is_first_step", 0)},
                                      MakeKernel<SgdKernel>));
 
 }  // namespace
-}  // namespace npu
+}  // namespace npu::optimizer

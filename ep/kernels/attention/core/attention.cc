@@ -147,7 +147,7 @@ void Attention::Run(void* workspace) const {
         continue;
       }
       after = next++;
-      if (after < items_.size()) AskForFirstRows(problem_, items_[after]);
+      if (after < items_.size()) PrefetchFirstRows(problem_, items_[after]);
       narrow_(problem_, item, partials, own);
     }
   });

@@ -110,7 +110,7 @@ void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, floa
   for (int64_t i = 0; i < at.count; ++i) dequantise(i, to + i * stride);
 }
 
-void AskForFirstRows(const Problem& p, const Item& item) {
+void PrefetchFirstRows(const Problem& p, const Item& item) {
   constexpr int kForReading = 0, kSecondLevel = 2;
   constexpr int64_t kKeys = 32;  // these keep a core's requests busy; an item asks for its later keys itself
   if (p.mask != nullptr) return;

@@ -114,7 +114,7 @@ void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, in
 
 // Prefetches the first keys of an item and their values into the L2 cache. Under a mask nothing: a page table need not
 // have pages for keys that no row sees.
-void AskForFirstRows(const Problem& p, const Item& item);
+void PrefetchFirstRows(const Problem& p, const Item& item);
 
 template <class U>
 void ClearTails(U* rows, int64_t count, int64_t columns, int64_t stride) {

@@ -55,7 +55,7 @@ class RowsAhead {
       : data_(reinterpret_cast<const char*>(rows)),
         stride_(row_stride * static_cast<int64_t>(sizeof(T))),
         bytes_(rows == nullptr ? 0 : columns * static_cast<int64_t>(sizeof(T))) {}
-  NPU_SIMD_INLINE void AskForRow() {
+  NPU_SIMD_INLINE void PrefetchRow() {
     constexpr int kForReading = 0, kSecondLevel = 2;
     for (int64_t b = 0; b < bytes_; b += 64) __builtin_prefetch(data_ + b, kForReading, kSecondLevel);
     data_ += stride_;
@@ -77,7 +77,7 @@ class NarrowItem {
       : p_(p), item_(item), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, scratch) {}
 
   void Run(float* partials) {
-    AskForFirstKeys();
+    PrefetchFirstKeys();
     Begin();
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += kKeyBlock) {
       Step(begin, std::min(kKeyBlock, item_.key_end - begin));
@@ -90,13 +90,13 @@ class NarrowItem {
  private:
   // There is no other work to overlap with until the first keys arrive. Under a mask nothing is prefetched: a page
   // table need not have pages for keys that no row sees.
-  void AskForFirstKeys() const {
+  void PrefetchFirstKeys() const {
     const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
     if (n <= 0 || p_.mask != nullptr) return;
     if (!keys_in_place_) return;
     ForEachStretch(p_, s_, Keys(p_, s_), item_.key_head, item_.key_begin, item_.key_begin + n, [&](const Stretch& at) {
       RowsAhead ahead = Ahead(at, b_.key_stride);
-      for (int64_t j = 0; j < at.count; ++j) ahead.AskForRow();
+      for (int64_t j = 0; j < at.count; ++j) ahead.PrefetchRow();
     });
   }
 
@@ -203,7 +203,7 @@ class NarrowItem {
 #pragma GCC unroll 16
       for (int k = 0; k < kKeys; ++k) key[k] = keys + std::min(j + k, n - 1) * key_stride;
 #pragma GCC unroll 16
-      for (int k = 0; k < kKeys; ++k) ahead.AskForRow();
+      for (int k = 0; k < kKeys; ++k) ahead.PrefetchRow();
       Vec sum[kLanes] = {};
       for (int64_t d = 0; d < b_.key_stride; d += Math::kStep) {
         typename Math::Register q[kRows];
@@ -274,7 +274,7 @@ class NarrowItem {
       for (int v = 0; v < kVectors; ++v) sum[i][v] = Load(sums + i * b_.value_stride + v * kLanes);
     }
     for (int64_t j = 0; j < n; ++j) {
-      ahead.AskForRow();
+      ahead.PrefetchRow();
       Vec x[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) x[v] = LoadFloats(values + j * stride + v * kLanes);
