@@ -9,13 +9,12 @@
 
 #include <cmath>
 
+#include "ep/kernels/attention/core/panel_block.h"
 #include "ep/kernels/attention/core/plain_rows.h"
 #include "ep/kernels/attention/core/query_rows.h"
 #include "ep/kernels/attention/core/tile_products.h"
 
 namespace npu::attention {
-
-inline constexpr int kPanelVectors = 2;
 
 // Operands of any type, as floats.
 struct FloatMath {
@@ -24,60 +23,6 @@ struct FloatMath {
   static constexpr bool kTiles = false;
   NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum += a * b; }
   NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
-};
-
-// The keys [first, last) that the rows of a panel see: those that some row sees, and those that every row sees.
-struct PanelKeys {
-  int64_t some_first = INT32_MAX, some_last = 0;
-  int64_t all_first = 0, all_last = INT32_MAX;
-};
-
-template <class Math, int kVectors>
-struct PanelBuffers {
-  static constexpr int kWidth = kVectors * kLanes;
-
-  PanelBuffers(const Problem& p, int64_t max_rows, void* scratch) : carver(scratch) {
-    words = (p.head_size + p.rope_size + Math::kElements - 1) / Math::kElements;
-    padded_words = RoundUp(words, kLanes);
-    // Not a power of two, so that the rows of a tile do not map to the same cache sets.
-    key_stride = padded_words + kLanes;
-    value_stride = RoundUp(p.value_size, kLanes);
-    const int64_t row_size = p.head_size + p.rope_size + p.value_size;
-    key_block = row_size <= 256 ? 128 : 64;
-    // Tiles multiply so fast that rescaling and loading the sums for each block shows, unless rows are short. Under a
-    // mask a page table need not have pages for blocks that no row sees, and contiguous rows give the same bits as
-    // pages.
-    if (Math::kTiles && row_size > 128 && p.mask == nullptr) key_block *= 2;
-    const int64_t panels = (max_rows + kWidth - 1) / kWidth;
-    keys = carver.Take<float>(key_block * key_stride);
-    values = carver.Take<float>(key_block * value_stride);
-    column_stride = key_block / 2 + kLanes;
-    if (Math::kTiles) columns = carver.Take<float>(value_stride * column_stride);
-    scores = carver.Take<float>(key_block * kWidth);
-    if (Math::kTiles) next_scores = carver.Take<float>(key_block * kWidth);
-    bias = carver.Take<float>(key_block * kWidth);
-    bias_rows = carver.Take<float>(key_block * kLanes);
-    rows = carver.Take<float>(kLanes * std::max(padded_words, value_stride));
-    queries = carver.Take<float>(panels * padded_words * kWidth);
-    sums = carver.Take<float>(panels * value_stride * kWidth);
-    max = carver.Take<float>(panels * kWidth);
-    sum = carver.Take<float>(panels * kWidth);
-    first_key = carver.Take<int32_t>(panels * kWidth);
-    last_key = carver.Take<int32_t>(panels * kWidth);
-    seen = carver.Take<PanelKeys>(panels);
-  }
-
-  Carver carver;
-  int64_t words, padded_words, key_stride, value_stride, key_block, column_stride;
-  float *keys, *values;           // [key_block][key_stride]; [key_block / kElements][value_stride] words
-  float* columns = nullptr;       // [value_stride][column_stride]: the values transposed, for tiles
-  float *scores, *bias;           // [key_block][kWidth]
-  float* next_scores = nullptr;   // of the panel that tiles multiply meanwhile
-  float *bias_rows, *rows;        // [kLanes][key_block]; [kLanes][...]
-  float *queries, *sums;          // per panel [words][kWidth]; [value_stride][kWidth]
-  float *max, *sum;               // per panel [kWidth]
-  int32_t *first_key, *last_key;  // per panel [kWidth]: the keys [first, last) that the row of this lane sees
-  PanelKeys* seen;                // per panel
 };
 
 // Uses the largest tile that fits `n`, a multiple of 4; 16 is faster as 8 + 8 than as 12 + 4.
@@ -102,7 +47,7 @@ template <class Math, int kVectors>
 class PanelItem {
   using Element = typename Math::Element;
   static constexpr int kWidth = kVectors * kLanes;
-  static constexpr int kKeyStep = Math::kTiles ? kTileKeys : 4;  // keys are processed in groups of this size
+  static constexpr int kKeyStep = PanelBuffers<Math, kVectors>::kKeyStep;
 
  public:
   PanelItem(const Problem& p, const Item& item, void* scratch)
@@ -143,7 +88,7 @@ class PanelItem {
   void RunBlock(int64_t panels, int64_t begin, int64_t n) {
     Part part = NextPart(0, panels, begin, n);
     if (part.empty()) return;
-    LoadBlock(begin, n);
+    LoadPanelBlock(p_, s_, item_, begin, n, b_);
     Products products;
     if constexpr (Math::kTiles) {
       products.Take(ScoresOf(part, b_.scores));
@@ -226,64 +171,6 @@ class PanelItem {
       out.all_last = std::min<int64_t>(out.all_last, last[lane]);
     }
     return out;
-  }
-
-  NPU_SIMD_INLINE static void TransposeTo(const float* from, int64_t from_stride, float* to, int64_t to_stride) {
-    Vec block[kLanes];
-    for (int i = 0; i < kLanes; ++i) block[i] = Load(from + i * from_stride);
-    Transpose(block);
-    for (int i = 0; i < kLanes; ++i) Store(to + i * to_stride, block[i]);
-  }
-
-  void LoadBlock(int64_t begin, int64_t n) {
-    CopyKeys(p_, s_, item_.key_head, begin, begin + n, reinterpret_cast<Element*>(b_.keys),
-             b_.key_stride * Math::kElements);
-    std::fill(b_.keys + n * b_.key_stride, b_.keys + RoundUp(n, kKeyStep) * b_.key_stride, 0.0f);
-    if constexpr (Math::kElements == 1) {
-      CopyRows(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, p_.value_size, b_.values, b_.value_stride);
-    } else {
-      LoadPairs(begin, n);
-    }
-    const int64_t words = (n + Math::kElements - 1) / Math::kElements;
-    ClearTails(b_.values, words, p_.value_size, b_.value_stride);
-    if constexpr (Math::kTiles) {
-      const int64_t whole = RoundUp(n, kTileKeys) / 2;
-      std::fill(b_.values + words * b_.value_stride, b_.values + whole * b_.value_stride, 0.0f);
-      for (int64_t word = 0; word < whole; word += kLanes) {
-        for (int64_t d = 0; d < b_.value_stride; d += kLanes) {
-          TransposeTo(b_.values + word * b_.value_stride + d, b_.value_stride, b_.columns + d * b_.column_stride + word,
-                      b_.column_stride);
-        }
-      }
-    }
-  }
-
-  void LoadPairs(int64_t begin, int64_t n) {
-    auto* to = reinterpret_cast<uint16_t*>(b_.values);
-    ForEachStretch(p_, s_, Values(p_, s_), item_.key_head, begin, begin + n, [&](const Stretch& at) {
-      for (int64_t i = 0; i < at.count; ++i) {
-        const int64_t j = at.first - begin + i;
-        const Element* row = at.row<Element>(i);
-        uint16_t* pairs = to + (j / 2) * b_.value_stride * 2 + j % 2;
-        if (j % 2 == 0 && i + 1 < at.count) {
-          Interleave(row, at.row<Element>(i + 1), pairs);
-          ++i;
-          continue;
-        }
-        for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = row[d].bits;
-      }
-    });
-    if (n % 2 != 0) {
-      uint16_t* pairs = to + (n / 2) * b_.value_stride * 2 + 1;
-      for (int64_t d = 0; d < p_.value_size; ++d) pairs[2 * d] = 0;
-    }
-  }
-
-  void Interleave(const Element* even, const Element* odd, uint16_t* pairs) const {
-    auto* words = reinterpret_cast<uint32_t*>(pairs);
-    for (int64_t d = 0; d < p_.value_size; ++d) {
-      words[d] = static_cast<uint32_t>(even[d].bits) | static_cast<uint32_t>(odd[d].bits) << 16;
-    }
   }
 
   // Processes one panel against the block of keys, and `products` meanwhile.
