@@ -322,7 +322,7 @@ def test_command_prints_what_was_exported(tmp_path, capsys):
 
 
 def test_documentation_lists_every_tested_encoder():
-    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "encoders.md").read_text()
     assert [kind for kind in ENCODERS if f"`{kind}`" not in page] == []
 
 

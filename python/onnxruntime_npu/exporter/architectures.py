@@ -1,7 +1,7 @@
 """The list of tested architectures, which are exported and compared with transformers.
 
-The command's help, the errors and docs/export.md are generated from it, and tests/export runs a
-model of each; ``python -m onnxruntime_npu.exporter.architectures docs/export.md`` writes its table.
+The command's help, the errors and a table of docs/models.md are generated from it, and tests/export
+runs a model of each; ``python -m onnxruntime_npu.exporter.architectures docs/models.md`` writes it.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ def supported() -> str:
 
 
 def table() -> str:
-    """Return the table of docs/export.md."""
+    """Return the table of docs/models.md."""
     lines = [
         "| `model_type` | what is particular to it | form | caches |",
         "|---|---|---|---|",
