@@ -33,7 +33,7 @@ override PATH := $(shell /usr/bin/tr '\0' '\n' </proc/$$PPID/environ | /bin/sed 
 MAKEOVERRIDES :=
 endif
 
-.PHONY: help demo serve-demo test test-fast bench bench-check stress fuzz soak conformance onnx-backend check format wheel asan tsan arm64 guard build native clean
+.PHONY: help demo serve-demo test test-slow bench bench-check stress fuzz soak conformance onnx-backend check format wheel asan tsan arm64 guard build native clean
 .DEFAULT_GOAL := help
 
 help:  ## show this list
@@ -48,13 +48,12 @@ demo: build  ## export SmolLM2-135M-Instruct and answer a prompt through Inferen
 serve-demo: build  ## export SmolLM2-135M-Instruct, serve it, ask it a question with OpenAI's client
 	$(PY) examples/serve_demo.py
 
-test: build  ## the whole test suite, C++ and Python
-	build/cmake/npu_tests
-	$(PYTEST)
-
-test-fast: build  ## the test suite without the tests marked slow
+test: build  ## the test suite, C++ and Python, without the tests marked slow
 	build/cmake/npu_tests
 	$(PYTEST) -m "not slow"
+
+test-slow: build  ## the tests marked slow: real weights in every precision, many ranks, servers under load
+	$(PYTEST) -m slow
 
 bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"

@@ -91,6 +91,32 @@ REPEATED_KINDS = (
     "xglm",
     "youtu",
 )
+# Kinds of which one part differs from those left, which the tests of roles show by itself: an export of each takes ten
+# seconds and more on slow machines.
+SLOW_KINDS = (
+    "gemma3n_text",
+    "glm4",
+    "gptj",
+    "llama4_text",
+    "mistral",
+    "mpt",
+    "olmo",
+    "olmo2",
+    "opt",
+    "phi",
+    "phi3",
+    "qwen2_moe",
+    "starcoder2",
+)
+
+
+def marks_of(kind):
+    """Return the mark of the tests that export a kind of model whole."""
+    if kind in REPEATED_KINDS:
+        return pytest.mark.exhaustive
+    return pytest.mark.slow if kind in SLOW_KINDS else ()
+
+
 # Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave
 # out those of models in their original form, which differ in masks and in what attention reads, but
 # for one of each kind; of rebuilt models static ones but for a few, whose layers all caches share,
@@ -107,7 +133,7 @@ REPEATED = {
     ("llama-tied", "paged"),
 }
 FORMS = [
-    pytest.param(*form, marks=pytest.mark.exhaustive if form in REPEATED else ())
+    pytest.param(*form, marks=pytest.mark.exhaustive if form in REPEATED else marks_of(form[0]))
     for form in ((kind, cache) for kind in CONFIGS for cache in caches_of(kind))
 ]
 
@@ -138,7 +164,7 @@ def last_logits(session, past, ids, mask):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED_KINDS else ())
+        pytest.param(kind, marks=marks_of(kind))
         for kind in CONFIGS
     ],
 )

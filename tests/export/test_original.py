@@ -19,7 +19,7 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
-from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
+from .test_causal_lm import PROVIDERS, forced_logits, marks_of
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
 ROTATED = {"npu_rotary_mul": 4}
@@ -92,7 +92,7 @@ FUSED = {
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED_KINDS else ())
+        pytest.param(kind, marks=marks_of(kind))
         for kind in FUSED
     ],
 )
