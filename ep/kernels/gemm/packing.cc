@@ -37,11 +37,25 @@ void FillRows(const At& at, bool along_rows, int64_t columns, int64_t rows, Stor
   }
 }
 
+// Rows of a whole panel, `row` elements apart. With each, the same row of the next panel is prefetched: they are too
+// far apart for the hardware to do so, and it arrives in the L2 cache while this panel is multiplied.
+template <class T>
+void CopyRows(const T* b, int64_t row, int64_t depth, T* out) {
+  constexpr int64_t kLine = 64 / sizeof(T);
+  constexpr int kSecondLevel = 2;
+  for (int64_t k = 0; k < depth; ++k, b += row, out += kPanelColumns) {
+    for (int64_t last = 2 * kPanelColumns - 1; last >= kPanelColumns; last -= kLine)
+      __builtin_prefetch(b + last, 0, kSecondLevel);
+    std::memcpy(out, b, kPanelColumns * sizeof(T));
+  }
+}
+
 // `b` points to the panel's first element.
 template <class T>
 void PackSingles(const T* b, const Matrix& m, int64_t columns, int64_t depth, T* out) {
   const int64_t row = m.row_stride, column = m.column_stride;
   if (column == 1) {
+    if (columns == kPanelColumns) return CopyRows(b, row, depth, out);
     FillRows([=](int64_t k, int64_t j) { return b[k * row + j]; }, true, columns, depth, out);
   } else {
     FillRows([=](int64_t k, int64_t j) { return b[k * row + j * column]; }, false, columns, depth, out);
