@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/finish.h"
@@ -67,6 +68,11 @@ class Dense {
     int64_t offset;  // from the pixel of the first tap
     int64_t depth;
   };
+  // Neighbouring outputs of a line, and what the first one reads first.
+  struct Outputs {
+    const T* from;
+    int64_t pixel, height;
+  };
   static constexpr int64_t kBlockBytes = 384 << 10;    // of rows that are read together: a part of a second-level cache
   static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
   static constexpr int kWidth = gemm::kPanelColumns;
@@ -87,32 +93,41 @@ class Dense {
     const int64_t panel_bytes = gemm::PanelBytes(kFormat, weight_.rows);
     const char* panels = static_cast<const char*>(weight_.data);
     const bool stay = (panel_end - panel_begin) * panel_bytes <= kStayingBytes;
-    // While a panel is multiplied the next one is read.
-    const int64_t passes = stay ? 1 : (end - begin) * tiles, step = (kRowBytes + passes - 1) / passes;
-    const auto run = [&](int64_t p, int64_t line, int64_t t, int64_t pass) {
+    const auto outputs_at = [&](int64_t number) -> Outputs {
+      const int64_t line = number / tiles, t = number % tiles;
+      const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
+      const T* from = rows.data + line * v.stride * rows.row_pitch + first * h.stride * rows.pixel_pitch;
+      return {from, (image * v.out + begin + line) * h.out + first, height};
+    };
+    const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
-      alignas(64) float bias[kWidth] = {};
-      if (bias_ != nullptr) std::copy_n(bias_ + channel, count, bias);
+      const BlockBias<kWidth> bias(bias_, channel, count);
       const bool half = std::is_same_v<T, float> && count <= kWidth / 2;
       const gemm::TileFunction* functions = half ? kernel.half_functions : kernel.functions;
-      const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes + pass * (weight_.rows / kDepth) * step;
-      const T* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
-      const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
-      const int64_t pixel = (image * v.out + line) * h.out + first;
       alignas(64) float sums[gemm::kSliverRows * kWidth];
-      SumTile(functions[height], from + first * h.stride * rows.pixel_pitch, panels + p * panel_bytes, next, step,
-              pixel * finish_.channels + channel, height, count, sums);
-      finish_.Store<kWidth>(formula, sums, height, bias, pixel, channel, count);
+      SumTile(functions[outputs.height], outputs.from, panels + p * panel_bytes, next, step,
+              outputs.pixel * finish_.channels + channel, outputs.height, count, sums);
+      finish_.Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel, count);
     };
+    const int64_t count = (end - begin) * tiles, depth = weight_.rows / kDepth;
     if (stay) {
-      // All channels of a tile, so that results are written one after the other.
-      for (int64_t line = begin; line < end; ++line)
-        for (int64_t t = 0; t < tiles; ++t)
-          for (int64_t p = panel_begin; p < panel_end; ++p) run(p, line, t, 0);
+      // All channels of a tile, so that results are written one after the other. Meanwhile the pixels of the next tile
+      // are read.
+      Outputs next = outputs_at(0);
+      for (int64_t t = 0; t < count; ++t) {
+        const Outputs outputs = std::exchange(next, outputs_at(std::min(t + 1, count - 1)));
+        const char* pixels = reinterpret_cast<const char*>(next.from);
+        const int64_t bytes = next.height * h.stride * rows.pixel_pitch * static_cast<int64_t>(sizeof(T));
+        const int64_t steps = (panel_end - panel_begin) * depth, step = (bytes + steps - 1) / steps;
+        for (int64_t p = panel_begin; p < panel_end; ++p, pixels += depth * step) run(p, outputs, pixels, step);
+      }
     } else {
-      for (int64_t p = panel_begin; p < panel_end; ++p)
-        for (int64_t line = begin; line < end; ++line)
-          for (int64_t t = 0; t < tiles; ++t) run(p, line, t, (line - begin) * tiles + t);
+      // While a panel is multiplied the next one is read.
+      const int64_t step = (kRowBytes + count - 1) / count;
+      for (int64_t p = panel_begin; p < panel_end; ++p) {
+        const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes;
+        for (int64_t t = 0; t < count; ++t, next += depth * step) run(p, outputs_at(t), next, step);
+      }
     }
   }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 #include <vector>
 
+#include "ep/kernels/convolution/channels_last/depthwise_sums.h"
 #include "ep/kernels/convolution/channels_last/finish.h"
 #include "ep/kernels/convolution/channels_last/padded_rows.h"
 #include "ep/kernels/gemm/vector.h"
@@ -42,7 +42,6 @@ class Depthwise {
  private:
   static constexpr int64_t kBlockBytes = 256 << 10;  // of rows that are read together
   static constexpr int kLanes = gemm::kLanes;
-  using Unaligned __attribute__((vector_size(kLanes * 4), aligned(4), may_alias)) = float;
 
   template <class F>
   void RunLines(const F& formula, int64_t image, int64_t begin, int64_t end) const {
@@ -50,11 +49,16 @@ class Depthwise {
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     const int64_t channels = finish_.channels;
     const Rows<float> rows = rows_.Read(x_ + image * v.in * h.in * channels, begin, end, scratch);
+    const DepthwiseTaps taps{
+        v.kernel, h.kernel, v.dilation * rows.row_pitch, h.dilation * rows.pixel_pitch, h.stride * rows.pixel_pitch,
+        channels};
     // A vector of channels of all lines before the next one: it is read from the second-level cache once.
     WithOutputs(h.out, [&](auto outputs) {
       constexpr int64_t kOutputs = outputs.value;
+      const DepthwiseFunction sum = DepthwiseFunctionOf<kOutputs>(h.kernel, h.stride, h.dilation);
       for (int64_t next = 0; next < channels; next += kLanes) {
         const int64_t channel = std::max<int64_t>(0, std::min(next, channels - kLanes));  // the last vector overlaps
+        const BlockBias<kLanes> bias(bias_, channel, std::min<int64_t>(kLanes, channels));
         for (int64_t line = begin; line < end; ++line) {
           const float* from = rows.data + (line - begin) * v.stride * rows.row_pitch;
           for (int64_t output = 0; output < h.out; output += kOutputs) {
@@ -62,9 +66,11 @@ class Depthwise {
             const float* pixels = from + first * h.stride * rows.pixel_pitch;
             const int64_t pixel = (image * v.out + line) * h.out + first;
             if (channels < kLanes) {
-              FewChannels(formula, pixels, rows.row_pitch, kOutputs, pixel);
+              FewChannels(formula, pixels, rows.row_pitch, kOutputs, bias.data(), pixel);
             } else {
-              Tile<kOutputs>(formula, pixels, rows, pixel, channel);
+              alignas(64) float sums[kOutputs * kLanes];
+              sum(taps, pixels + channel, weight_ + channel, sums);
+              finish_.Store<kLanes>(formula, sums, kOutputs, bias.data(), pixel, channel, kLanes);
             }
           }
         }
@@ -81,36 +87,11 @@ class Depthwise {
     f(std::integral_constant<int, 1>{});
   }
 
-  // A vector of channels of kOutputs neighbouring outputs.
-  template <int kOutputs, class F>
-  void Tile(const F& formula, const float* from, const Rows<float>& rows, int64_t pixel, int64_t channel) const {
-    const Axis &v = rows_.vertical(), &h = rows_.horizontal();
-    const int64_t step = h.stride * rows.pixel_pitch, tap = h.dilation * rows.pixel_pitch;
-    Unaligned sum[kOutputs];
-#pragma GCC unroll 8
-    for (int o = 0; o < kOutputs; ++o) sum[o] = Unaligned{};
-    const float* weight = weight_ + channel;
-    for (int64_t ky = 0; ky < v.kernel; ++ky) {
-      const float* in = from + ky * v.dilation * rows.row_pitch + channel;
-      for (int64_t kx = 0; kx < h.kernel; ++kx, in += tap, weight += finish_.channels) {
-        const Unaligned w = *reinterpret_cast<const Unaligned*>(weight);
-#pragma GCC unroll 8
-        for (int o = 0; o < kOutputs; ++o) sum[o] += w * *reinterpret_cast<const Unaligned*>(in + o * step);
-      }
-    }
-    alignas(64) float sums[kOutputs * kLanes], bias[kLanes] = {};
-#pragma GCC unroll 8
-    for (int o = 0; o < kOutputs; ++o) *reinterpret_cast<Unaligned*>(sums + o * kLanes) = sum[o];
-    if (bias_ != nullptr) std::memcpy(bias, bias_ + channel, sizeof(bias));
-    finish_.Store<kLanes>(formula, sums, kOutputs, bias, pixel, channel, kLanes);
-  }
-
   template <class F>
-  void FewChannels(const F& formula, const float* from, int64_t row_pitch, int64_t width, int64_t pixel) const {
+  void FewChannels(const F& formula, const float* from, int64_t row_pitch, int64_t width, const float* bias,
+                   int64_t pixel) const {
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     const int64_t channels = finish_.channels;
-    alignas(64) float bias[kLanes] = {};
-    if (bias_ != nullptr) std::copy_n(bias_, channels, bias);
     for (int64_t o = 0; o < width; ++o) {
       alignas(64) float sums[kLanes] = {};
       const float* weight = weight_;

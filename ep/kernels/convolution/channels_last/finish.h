@@ -8,6 +8,24 @@
 
 namespace npu::channels_last {
 
+// The bias of the channels [channel, channel + count) of a block of kWidth, and zeros beyond; `bias` may be null. Whole
+// blocks are read in place: a copy of each would take longer than a short sum.
+template <int kWidth>
+class BlockBias {
+ public:
+  BlockBias(const float* bias, int64_t channel, int64_t count)
+      : data_(bias != nullptr && count == kWidth ? bias + channel : few_) {
+    if (bias != nullptr && count < kWidth) std::copy_n(bias + channel, count, few_);
+  }
+  BlockBias(const BlockBias&) = delete;
+  BlockBias& operator=(const BlockBias&) = delete;
+  const float* data() const { return data_; }
+
+ private:
+  alignas(64) float few_[kWidth] = {};
+  const float* data_;
+};
+
 struct Finish {
   OutputActivation activation;
   const float* residual;  // of the output's shape and order; may be null
