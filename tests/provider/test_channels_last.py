@@ -432,3 +432,64 @@ def test_a_mean_reads_the_order_that_its_node_says(channels_last):
     got = npu_session(model).run(None, feeds)[0]
     # Of nine terms below 4 and their quotient, each rounded.
     np.testing.assert_allclose(got, expected, rtol=0, atol=10 * 4 * 2.0**-24)
+
+
+# Of convolutions of 3 × 3 taps with many channels: height and width, attributes.
+SHARED_TILES = {
+    "even": ((8, 6), {"pads": [1, 1, 1, 1]}),
+    "odd": ((7, 9), {"pads": [1, 1, 1, 1]}),
+    "without padding": ((9, 8), {}),
+    "few outputs": ((3, 4), {}),
+    "uneven padding": ((6, 7), {"pads": [0, 3, 2, 1]}),
+    "more padding than image": ((2, 1), {"pads": [4, 5, 3, 4]}),
+    "many tiles": ((40, 38), {"pads": [1, 1, 1, 1]}),
+}
+
+
+@pytest.mark.parametrize("channels, out", [(16, 16), (37, 51), (64, 24)])
+@pytest.mark.parametrize("kind", SHARED_TILES)
+def test_convolutions_whose_outputs_share_tiles(kind, channels, out):
+    size, attributes = SHARED_TILES[kind]
+    constants = {"channels": channels, "w": weight(out, channels, 3, 3), "b": array(out)}
+    x = array(2, 6, *size)
+    conv = node("Conv", "a w b", "m", **attributes)
+    assert check(between(x.shape, [conv], constants, out), {"x": x}) == set("amy")
+
+
+def shared_tiles(x: np.ndarray, w: np.ndarray) -> list[np.ndarray]:
+    """The results of this convolution behind an identity, channels last and of the CPU provider."""
+    nodes = [node("Conv", "x before", "a"), node("Conv", "a w", "y", pads=[1, 1, 1, 1])]
+    before = np.eye(x.shape[1], dtype=np.float32)[..., None, None]
+    model = model_of(nodes, {"x": x}, {"w": w, "before": before}, opset=22)
+    session = npu_session(model, without_optimizations())
+    assert chained(session) == set("ay")
+    cpu = ort.InferenceSession(model, without_optimizations(), providers=[CPU])
+    return [s.run(None, {"x": x})[0] for s in (session, cpu)]
+
+
+def test_outputs_that_share_tiles_read_no_other_pixels():
+    """What is infinite or no number reaches the outputs that read it, and no other."""
+    x = array(2, 24, 9, 10)
+    x[0, 3, 0, 9], x[0, 5, 4, 4], x[1, 20, 8, 1] = np.inf, np.nan, -np.inf
+    got, expected = shared_tiles(x, abs(weight(40, 24, 3, 3)) + 0.1)
+    finite = np.isfinite(expected)
+    assert 0 < (~finite).sum() < finite.size / 2
+    np.testing.assert_array_equal(np.isfinite(got), finite)
+    np.testing.assert_allclose(got[finite], expected[finite], rtol=2e-5, atol=2e-5)
+
+
+def test_large_pixels_whose_differences_overflow():
+    x = np.where(array(1, 24, 9, 10) > 0, np.float32(3e38), np.float32(-3e38))
+    got, expected = shared_tiles(x, weight(40, 24, 3, 3) / 100)
+    assert np.isfinite(expected).all()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-5 * 3e36)
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+def test_a_weight_that_is_infinite_or_nearly_so_reaches_its_own_channel(value):
+    x, w = abs(array(1, 24, 9, 10)) * 0.1 + 0.1, weight(40, 24, 3, 3)
+    w[7, 9, 1, 1] = value
+    got, expected = shared_tiles(x, w)
+    others = np.arange(40) != 7
+    np.testing.assert_allclose(got[:, others], expected[:, others], rtol=2e-5, atol=2e-5)
+    np.testing.assert_allclose(got[:, 7], expected[:, 7], rtol=2e-5)

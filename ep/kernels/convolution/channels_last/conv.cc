@@ -1,6 +1,8 @@
 // Conv and FusedConv of two dimensions with channels last, in float32: dense with a constant weight, or depthwise. What
-// the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034). With
-// float32_matmul_precision=medium the products of dense ones are of bfloat16, where the machine multiplies it.
+// the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034). Most of 3 × 3 taps
+// are computed by Winograd's filtering. With float32_matmul_precision=medium the products of dense ones are of
+// bfloat16, where the machine multiplies it.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +13,7 @@
 #include "ep/kernels/convolution/channels_last/device_floats.h"
 #include "ep/kernels/convolution/channels_last/layout.h"
 #include "ep/kernels/convolution/channels_last/tiles.h"
+#include "ep/kernels/convolution/channels_last/winograd.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
@@ -20,6 +23,7 @@ using channels_last::Dense;
 using channels_last::Depthwise;
 using channels_last::Finish;
 using channels_last::Tiles;
+using channels_last::Winograd;
 
 constexpr const char* kOp = "Conv";
 
@@ -45,8 +49,18 @@ class ChannelsLastConv final : public Kernel {
       stream.Synchronize();
       return true;
     }
+    std::vector<float> rows;
+    if (UsesWinograd()) {
+      const int64_t columns = Winograd::StoredColumns(out);
+      const auto points = [&] {
+        rows = Winograd::RowsOf(constant.as<const float>(), out, channels);
+        return gemm::Matrix::RowMajor(rows.data(), columns, channels).Transposed();
+      };
+      packed_.Pack(kOp, DType::kFloat32, channels, columns, points, stream);
+      return true;
+    }
     const int64_t stored = StoredChannels(), depth = taps * stored;
-    std::vector<float> rows;  // [channels out, taps, stored channels in]
+    // Rows: [channels out, taps, stored channels in].
     const auto matrix = [&] {
       rows.resize(static_cast<size_t>(out * depth));
       if (stored == channels) {
@@ -83,7 +97,10 @@ class ChannelsLastConv final : public Kernel {
     float* results = channels_last::ResultsOf(ctx, y, layout_.output);
     const float* pixels = channels_last::ReadChannelsLast(ctx, kOp, x, layout_.Of(0));
     const Finish finish{activation_, channels_last::ReadChannelsLast(ctx, kOp, residual, layout_.Of(3)), results, out};
-    if (groups_ == 1) {
+    if (UsesWinograd()) {
+      const gemm::PackedMatrix points = packed_.matrix({nullptr, channels, Winograd::StoredColumns(out)});
+      Launch(ctx, Winograd(axes, x.shape[0], channels, pixels, points, bias.as<const float>(), finish));
+    } else if (groups_ == 1) {
       const int64_t depth = weight_shape_[2] * weight_shape_[3] * StoredChannels();
       const gemm::PackedMatrix matrix = packed_.matrix({nullptr, depth, out});
       const auto launch = [&](auto type) {
@@ -106,6 +123,13 @@ class ChannelsLastConv final : public Kernel {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
+  bool UsesWinograd() const {
+    const auto ones = [this](const char* name) {
+      const std::vector<int64_t> values = attributes_.Ints(name);
+      return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
+    };
+    return groups_ == 1 && !rounds_ && Winograd::Suits(weight_shape_) && ones("strides") && ones("dilations");
+  }
   bool UsesTiles() const { return rounds_ && Tiles::Kernel() != nullptr; }
   int64_t StoredChannels() const {
     const int64_t channels = weight_shape_[1];
