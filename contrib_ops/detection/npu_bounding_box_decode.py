@@ -10,8 +10,8 @@ import math
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
+from .._generation import is_newest
 from ._boxes import BOX_FLOATS, body_columns, body_pixel_box, check_rows, pixel_box
-from ._generation import is_newest
 from ._normalisation import FOUR_MEANS_AND_STDS, four
 
 op = npu_op(

@@ -7,8 +7,8 @@ detectors in the field were trained, in float32.
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, wide
 
+from .._generation import is_newest
 from ._boxes import BOX_FLOATS
-from ._generation import is_newest
 from ._pairs import body_corners, body_intersection, check_mode, intersection
 
 op = npu_op(

@@ -8,8 +8,8 @@ ones before, and with ORT_NPU_GENERATION=older, it goes.
 import numpy as np
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
+from .._generation import is_older
 from ._boxes import BOX_FLOATS
-from ._generation import is_older
 from ._suppression import check_overlap, keep_greedily, overlaps
 
 op = npu_op(

@@ -4,6 +4,7 @@
 
 #include "ep/kernels/movement/slice_range.h"
 #include "ep/kernels/movement/strided_copy.h"
+#include "ep/runtime/environment.h"
 
 namespace npu {
 namespace {
@@ -16,6 +17,11 @@ constexpr int64_t kFirst = std::numeric_limits<int64_t>::min(), kLast = std::num
 
 // Bit i of an argument; the bits behind the last are those of its sign.
 bool Has(int64_t mask, size_t i) { return (mask >> std::min<size_t>(i, 63) & 1) != 0; }
+
+// To older generations of devices all masks are 0.
+int64_t Mask(const KernelInfo& info, const char* name) {
+  return GenerationFromEnvironment() == Generation::kOlder ? 0 : info.attributes.Int(name);
+}
 
 // The result as a walk over the input.
 struct View {
@@ -35,11 +41,11 @@ class IndexingKernel final : public Kernel {
       : begin_(info.attributes.Ints("begins")),
         end_(info.attributes.Ints("ends")),
         strides_(info.attributes.Ints("strides")),
-        begin_mask_(info.attributes.Int("begin_mask")),
-        end_mask_(info.attributes.Int("end_mask")),
-        ellipsis_mask_(info.attributes.Int("ellipsis_mask")),
-        new_axis_mask_(info.attributes.Int("new_axis_mask")),
-        shrink_axis_mask_(info.attributes.Int("shrink_axis_mask")) {}
+        begin_mask_(Mask(info, "begin_mask")),
+        end_mask_(Mask(info, "end_mask")),
+        ellipsis_mask_(Mask(info, "ellipsis_mask")),
+        new_axis_mask_(Mask(info, "new_axis_mask")),
+        shrink_axis_mask_(Mask(info, "shrink_axis_mask")) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);

@@ -1,11 +1,14 @@
 """TensorFlow's StridedSlice, with its masks. Source: torch_npu.npu_indexing.
 
-Older device generations size the result without looking at the masks; here, as on the newest, they
-have their full meaning. Without masks all agree, so that a call without them has the older shape.
+Device generations differ in the masks. The default is the newest's rule, TensorFlow's own, by which
+models that came from there were trained. Older ones size the result without looking at the masks:
+with ORT_NPU_GENERATION=older all are as if 0. What such a device puts into a result whose size the
+masks contradict is not known. Without masks all generations agree.
 """
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch
 
+from .._generation import is_older
 from ._shapes import ELEMENTS, copied
 
 _ARGUMENTS = (
@@ -28,6 +31,8 @@ _FIRST, _LAST = -(2**63), 2**63 - 1
 
 def _plan(rank, begin, end, strides, begin_mask, end_mask, ellipsis_mask, new_axis, shrink_axis):
     """Return (axis, start, end, stride, dropped) of slices, and the places of new axes."""
+    if is_older():
+        begin_mask = end_mask = ellipsis_mask = new_axis = shrink_axis = 0
     count = len(begin)
     check(
         len(end) == len(strides) == count,

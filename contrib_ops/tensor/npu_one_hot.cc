@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ep/runtime/environment.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -30,14 +31,22 @@ class NpuOneHotKernel final : public Kernel {
       : axis_(info.attributes.Int("num_classes")),
         depth_(info.attributes.Int("depth")),
         on_(static_cast<float>(info.attributes.Float("on_value"))),
-        off_(static_cast<float>(info.attributes.Float("off_value"))) {}
+        off_(static_cast<float>(info.attributes.Float("off_value"))) {
+    if (GenerationFromEnvironment() != Generation::kNewest) return;
+    if (axis_ != -1) {
+      depth_ = axis_;
+      counted_by_ = "num_classes";
+    }
+    axis_ = -1;
+  }
 
   void Compute(OpContext& ctx) const override {
     const TensorView numbers = ctx.Input(In::self);
     const int rank = numbers.shape.rank() + 1;
     NPU_CHECK(axis_ >= -rank && axis_ < rank, "[", kOp, "] expected num_classes, the axis of the classes, in [", -rank,
               ", ", rank - 1, "], got ", axis_);
-    NPU_CHECK(depth_ >= 0 && depth_ <= kMost, "[", kOp, "] expected depth from 0 to ", kMost, ", got ", depth_);
+    NPU_CHECK(depth_ >= 0 && depth_ <= kMost, "[", kOp, "] expected ", counted_by_, " from 0 to ", kMost, ", got ",
+              depth_);
     const int axis = static_cast<int>(axis_ < 0 ? axis_ + rank : axis_);
     Shape shape(numbers.shape.begin(), static_cast<size_t>(axis));
     shape.push_back(depth_);
@@ -57,6 +66,7 @@ class NpuOneHotKernel final : public Kernel {
 
  private:
   int64_t axis_, depth_;
+  const char* counted_by_ = "depth";  // the argument that says how many classes there are
   float on_, off_;
 };
 

@@ -1,12 +1,15 @@
 """One-hot rows with values for on and off. Source: torch_npu.npu_one_hot.
 
-The newest device generation takes num_classes for the number of classes and follows the type of
-on_value. Here, as on the generations before it and in their published values, it is the axis of
-the classes, and the result is float32. What the newest gives for num_classes=n is
-npu_one_hot(self, -1, n, on_value, off_value), converted to the type of on_value.
+Device generations differ in num_classes. The default is the rule of the generations before the
+newest and of their published values: the axis of the classes. To the newest, and with
+ORT_NPU_GENERATION=newest, it is the number of classes, or -1 for depth, on the last axis. A call
+without it means the same to both. The newest's result has the type of on_value; here it is float32
+always, since the attributes of a node do not tell 1 from 1.0.
 """
 
 from onnxruntime_npu.opdef import INDICES, Sample, check, npu_op, torch
+
+from .._generation import is_newest
 
 op = npu_op(
     "npu_one_hot(Tensor self, int num_classes=-1, int depth=1, Scalar on_value=1,"
@@ -18,6 +21,13 @@ op = npu_op(
 _MOST = 2**31 - 1
 
 
+def _classes(num_classes, depth):
+    """Return the axis of the classes, how many they are, and the argument that says so."""
+    if not is_newest():
+        return num_classes, depth, "depth"
+    return (-1, depth, "depth") if num_classes == -1 else (-1, num_classes, "num_classes")
+
+
 @op.reference
 def reference(self, num_classes=-1, depth=1, on_value=1, off_value=0):
     """y[.., j, ..] = on_value where self is j, else off_value, as float32.
@@ -26,13 +36,14 @@ def reference(self, num_classes=-1, depth=1, on_value=1, off_value=0):
     outside [0, depth) has a row of off_value.
     """
     name, rank = "[npu_one_hot]", self.dim() + 1
+    axis, depth, counted = _classes(num_classes, depth)
     check(
-        -rank <= num_classes < rank,
+        -rank <= axis < rank,
         f"{name} expected num_classes, the axis of the classes, in [{-rank}, {rank - 1}], "
-        f"got {num_classes}",
+        f"got {axis}",
     )
-    check(0 <= depth <= _MOST, f"{name} expected depth from 0 to {_MOST}, got {depth}")
-    axis = num_classes % rank
+    check(0 <= depth <= _MOST, f"{name} expected {counted} from 0 to {_MOST}, got {depth}")
+    axis %= rank
     shape = [1] * rank
     shape[axis] = depth
     classes = torch.arange(depth, device=self.device).reshape(shape)
@@ -42,12 +53,13 @@ def reference(self, num_classes=-1, depth=1, on_value=1, off_value=0):
 @op.function
 def body(b, call, self):
     attrs = call.attrs
-    depth = b.const(attrs["depth"], "int64")
+    axis, depth, _ = _classes(attrs["num_classes"], attrs["depth"])
+    depth = b.const(depth, "int64")
     # OneHot counts negative numbers from the end.
     number = b.Cast(self, to="int64")
     number = b.Where(b.Less(number, 0), depth, number)
     values = b.const([attrs["off_value"], attrs["on_value"]], "float32")
-    return b.OneHot(number, depth, values, axis=attrs["num_classes"])
+    return b.OneHot(number, depth, values, axis=axis)
 
 
 @op.samples

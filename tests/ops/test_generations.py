@@ -28,20 +28,25 @@ DECODED = {
 # npu_nms_with_mask: the second box overlaps the first by 8 / 16; the third touches it.
 ROWS = [[0, 0, 4, 4, 0.9], [0, 0, 4, 2, 0.8], [4, 0, 8, 4, 0.7]]
 KEPT = {"older": [1, 0, 1], "newest": [1, 1, 1]}
+# npu_one_hot of 2, 0 with num_classes 1 and depth 3: the axis of the classes, or their number.
+HOT = {"older": [[0, 0, 1], [1, 0, 0]], "newest": [[0], [1]]}
+# npu_indexing: begin_mask and end_mask open one bound of each axis, to the newest alone.
+SLICED = {"older": [[2]], "newest": [[1, 2], [5, 6]]}
 
 _CODE = """
 import sys
 sys.path.insert(0, {folder!r})
 import torch
 from onnxruntime_npu.opdef import Sample, all_ops
-from op_paths import CPU, NPU, bind, eager, eager_npu, make_model, run_model
+from op_paths import CPU, NPU, bind, check_fake, eager, eager_npu, fake_call, make_model, run_model
 
 nan = float("nan")
 
-def check(name, want, position, *arguments, **keywords):
+def check(name, want, position, *arguments, dtype=torch.float32, **keywords):
     op = all_ops()[name]
     sample = Sample(*arguments, **keywords)
-    want = torch.tensor(want)
+    want = torch.tensor(want, dtype=dtype)
+    check_fake(fake_call(op, sample)[position:], [want])
     paths = (
         lambda: op.call_reference(**bind(op, sample)),
         lambda: eager(op, sample),
@@ -62,7 +67,10 @@ plain = [0.0] * 4 + [1.0] * 4
 check("npu_bounding_box_decode", {decoded}, 0, tensor({regions}), tensor({deltas}), *plain,
       [10, 10], 0.1)
 for overlap, kept in ((0.5, {kept}), (0.0, [1, 0, 1])):
-    check("npu_nms_with_mask", kept, 2, tensor({rows}), overlap)
+    check("npu_nms_with_mask", kept, 2, tensor({rows}), overlap, dtype=torch.uint8)
+check("npu_one_hot", {hot}, 0, torch.tensor([2, 0]), 1, 3)
+table = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
+check("npu_indexing", {sliced}, 0, table, [0, 1], [1, 2], [1, 1], 2, 1)
 print("agree")
 """
 
@@ -79,6 +87,8 @@ def test_every_path_follows_the_generation(run_python, generation: str) -> None:
         deltas=DELTAS,
         rows=ROWS,
         kept=KEPT[generation],
+        hot=HOT[generation],
+        sliced=SLICED[generation],
     )
     status, output = run_python(code, ORT_NPU_GENERATION=generation)
     assert status == 0, output
