@@ -2,8 +2,10 @@
 """Suppression, RoiAlign and LSTM, of detectors and recognisers, against peers in one run.
 
 Peers: onnxruntime's CPUExecutionProvider with the standard operator of the same meaning, and torch:
-its LSTM, and the usual formulations in torch of the others (PyPI's torchvision, which has kernels
-for them, does not load beside a torch without CUDA). Results are compared before anything is timed.
+its LSTM, and the usual formulations in torch of the others. torchvision has kernels for these and
+is a peer with --torchvision PYTHON. PyPI's does not load beside a torch without CUDA, so that it
+needs an environment of its own, of gigabytes: pip install torch==2.14.1 torchvision==0.29.1 tqdm.
+Results are compared before anything is timed.
 """
 
 from __future__ import annotations
@@ -87,6 +89,13 @@ class Suppression:
 
         return run
 
+    def torchvision(self) -> Callable[[], Any]:
+        import torch
+        import torchvision
+
+        boxes, scores = torch.from_numpy(self.boxes), torch.from_numpy(self.scores)
+        return lambda: torchvision.ops.nms(boxes, scores, OVERLAP).float()
+
 
 class RoiAlign:
     """Regions of a feature map of a detector, as its head reads them."""
@@ -150,6 +159,16 @@ class RoiAlign:
 
         return run
 
+    def torchvision(self) -> Callable[[], Any]:
+        import torch
+        import torchvision
+
+        images = np.zeros_like(self.boxes[:, :1])
+        rois = torch.from_numpy(np.concatenate([images, self.boxes], 1))
+        features, size = torch.from_numpy(self.features), (self.BINS, self.BINS)
+        sampling = self.SCALE, self.SAMPLES
+        return lambda: torchvision.ops.roi_align(features, rois, size, *sampling)
+
 
 class Lstm:
     """One direction of a layer over a batch of sequences."""
@@ -202,6 +221,10 @@ class Lstm:
         layer.load_state_dict({name: torch.from_numpy(v.copy()) for name, v in given.items()})
         x = torch.from_numpy(self.x)
         return lambda: layer(x)[0]
+
+    def torchvision(self) -> Callable[[], Any]:
+        """Return the LSTM of the torch that torchvision is installed with."""
+        return self.torch()
 
 
 # Each with the nodes of its session, as a detector has one for each level of its pyramid, and the
@@ -259,7 +282,12 @@ class Torch(Peer):
         import torch
 
         torch.set_num_threads(self.threads)
-        self.run, self.nodes = case.torch(), nodes
+        self.run, self.nodes = self.call_of(case), nodes
+
+    def call_of(self, case: Any) -> Callable[[], Any]:
+        """Return what a run calls."""
+        run: Callable[[], Any] = case.torch()
+        return run
 
     def once(self) -> None:
         import torch
@@ -270,6 +298,14 @@ class Torch(Peer):
 
     def last(self) -> np.ndarray:
         return self.result_of_run.numpy()
+
+
+class Torchvision(Torch):
+    """torchvision's kernels, in an environment with a torch that they load beside."""
+
+    def call_of(self, case: Any) -> Callable[[], Any]:
+        run: Callable[[], Any] = case.torchvision()
+        return run
 
 
 class Session(Peer):
@@ -333,6 +369,7 @@ class Session(Peer):
 
 def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", ["float32"], rounds=7)
+    parser.add_argument("--torchvision", metavar="PYTHON", help="of an environment that has it")
     arguments = harness.parse_arguments(parser)
     session = functools.partial(Session, threads=arguments.threads)
     specs = {
@@ -340,6 +377,9 @@ def main() -> None:
         "ort": harness.Spec(functools.partial(session, "CPUExecutionProvider")),
         "torch": harness.Spec(functools.partial(Torch, arguments.threads)),
     }
+    if arguments.torchvision:
+        make = functools.partial(Torchvision, arguments.threads)
+        specs["torchvision"] = harness.Spec(make, python=arguments.torchvision)
     cases = [
         harness.Case(name, nodes * runs, "calls", "time", (name, runs))
         for name, (_, nodes, runs) in CASES.items()
