@@ -36,22 +36,24 @@ struct Task {
  private:
   // Runs before anything is written, so that a refused call changes nothing.
   void CheckPositions() const {
-    const int64_t limit = blocks > std::numeric_limits<int64_t>::max() / block_size
-                              ? std::numeric_limits<int64_t>::max()
-                              : blocks * block_size;
     const int64_t count = speculative ? seqs * per_seq : queries;
-    for (int64_t i = 0; i < count; ++i) {
-      const int64_t position = speculative ? Moved(i) : old_lengths[i];
-      NPU_CHECK(position >= 0 && position < limit, "[", kOp, "] expected positions in [0, ", limit,
-                "), the blocks of block_tables, got ", position);
-    }
+    for (int64_t i = 0; i < count; ++i) CheckPosition(speculative ? Moved(i) : old_lengths[i]);
+  }
+
+  void CheckPosition(int64_t position) const {
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t limit = blocks > kMost / block_size ? kMost : blocks * block_size;
+    NPU_CHECK(position >= 0 && position < limit, "[", kOp, "] expected positions in [0, ", limit,
+              "), the blocks of block_tables, got ", position);
   }
 
   int64_t Moved(int64_t token) const {
     return Wrap(static_cast<uint64_t>(old_positions[token]) + static_cast<uint64_t>(accepted[token / per_seq]) + 1u);
   }
 
+  // Checks again: a result that shares memory with accepted_num changes positions after CheckPositions.
   int64_t Slot(int64_t seq, int64_t position) const {
+    CheckPosition(position);
     const uint64_t block = static_cast<uint64_t>(tables[seq * blocks + position / block_size]);
     return Wrap(block * static_cast<uint64_t>(block_size) + static_cast<uint64_t>(position % block_size));
   }

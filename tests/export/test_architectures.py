@@ -50,10 +50,7 @@ def test_table_of_models_has_every_architecture():
 
 @pytest.mark.parametrize(
     "architecture",
-    [
-        pytest.param(a, marks=marks_of(a.model_type))
-        for a in ARCHITECTURES
-    ],
+    [pytest.param(a, marks=marks_of(a.model_type)) for a in ARCHITECTURES],
     ids=lambda each: each.model_type,
 )
 def test_table_of_models_is_what_the_exports_report(exported, architecture):

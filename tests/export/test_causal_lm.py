@@ -163,10 +163,7 @@ def last_logits(session, past, ids, mask):
 )
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=marks_of(kind))
-        for kind in CONFIGS
-    ],
+    [pytest.param(kind, marks=marks_of(kind)) for kind in CONFIGS],
 )
 def test_second_turn_matches_transformers(exported, kind, provider):
     """Several new tokens at once, after what a ragged prompt left in the cache."""

@@ -91,10 +91,7 @@ FUSED = {
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=marks_of(kind))
-        for kind in FUSED
-    ],
+    [pytest.param(kind, marks=marks_of(kind)) for kind in FUSED],
 )
 def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
     _, _, report = exported(kind, cache="dynamic")
