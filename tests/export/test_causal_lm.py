@@ -91,8 +91,8 @@ REPEATED_KINDS = (
     "xglm",
     "youtu",
 )
-# Kinds of which one part differs from those left, which the tests of roles show by itself: an export of each takes ten
-# seconds and more on slow machines.
+# Kinds of which one part differs from those left, which the tests of roles show by itself: an
+# export of each takes ten seconds and more on slow machines.
 SLOW_KINDS = (
     "gemma3n_text",
     "glm4",

@@ -102,16 +102,14 @@ class AdamKernel final : public Kernel {
   bool decoupled_, maximize_;
 };
 
-NPU_ONNX_KERNEL(UpdateDef("Adam",
-                                     {Input("param", kAllFloats), Input("grad", kAllFloats),
-                                      Input("exp_avg", kAllFloats), Input("exp_avg_sq", kAllFloats),
-                                      OptionalInput("max_exp_avg_sq", kAllFloats), Input("step", kNumber),
-                                      Input("lr", kNumber), OptionalInput("grad_scale", kNumber),
-                                      OptionalInput("found_inf", kNumber)},
-                                     {FloatAttribute("beta1", 0.9), FloatAttribute("beta2", 0.999),
-                                      FloatAttribute("weight_decay", 0.0), FloatAttribute("eps", 1e-8),
-                                      IntAttribute("decoupled", 0), IntAttribute("maximize", 0)},
-                                     MakeKernel<AdamKernel>));
+NPU_ONNX_KERNEL(
+    UpdateDef("Adam",
+              {Input("param", kAllFloats), Input("grad", kAllFloats), Input("exp_avg", kAllFloats),
+               Input("exp_avg_sq", kAllFloats), OptionalInput("max_exp_avg_sq", kAllFloats), Input("step", kNumber),
+               Input("lr", kNumber), OptionalInput("grad_scale", kNumber), OptionalInput("found_inf", kNumber)},
+              {FloatAttribute("beta1", 0.9), FloatAttribute("beta2", 0.999), FloatAttribute("weight_decay", 0.0),
+               FloatAttribute("eps", 1e-8), IntAttribute("decoupled", 0), IntAttribute("maximize", 0)},
+              MakeKernel<AdamKernel>));
 
 }  // namespace
 }  // namespace npu::optimizer

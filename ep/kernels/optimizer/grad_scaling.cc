@@ -85,15 +85,14 @@ class UpdateScaleKernel final : public Kernel {
 constexpr DTypeSet kFloat32{DType::kFloat32};
 
 NPU_ONNX_KERNEL(UpdateDef("Unscale",
-                                     {Input("grad", kAllFloats), Input("found_inf", kFloat32),
-                                      Input("inv_scale", kFloat32)},
-                                     {}, MakeKernel<UnscaleKernel>));
+                          {Input("grad", kAllFloats), Input("found_inf", kFloat32), Input("inv_scale", kFloat32)}, {},
+                          MakeKernel<UnscaleKernel>));
 NPU_ONNX_KERNEL(UpdateDef("UpdateScale",
-                                     {Input("current_scale", kFloat32), Input("growth_tracker", {DType::kInt32}),
-                                      Input("found_inf", kFloat32)},
-                                     {FloatAttribute("growth_factor", 2.0), FloatAttribute("backoff_factor", 0.5),
-                                      IntAttribute("growth_interval", 2000)},
-                                     MakeKernel<UpdateScaleKernel>));
+                          {Input("current_scale", kFloat32), Input("growth_tracker", {DType::kInt32}),
+                           Input("found_inf", kFloat32)},
+                          {FloatAttribute("growth_factor", 2.0), FloatAttribute("backoff_factor", 0.5),
+                           IntAttribute("growth_interval", 2000)},
+                          MakeKernel<UpdateScaleKernel>));
 
 }  // namespace
 }  // namespace npu::optimizer

@@ -80,15 +80,13 @@ class SgdKernel final : public Kernel {
   bool nesterov_, maximize_, first_;
 };
 
-NPU_ONNX_KERNEL(UpdateDef("Sgd",
-                                     {Input("param", kAllFloats), Input("grad", kAllFloats),
-                                      OptionalInput("momentum_buffer", kAllFloats), Input("lr", kNumber),
-                                      OptionalInput("grad_scale", kNumber),
-                                      OptionalInput("found_inf", kNumber)},
-                                     {FloatAttribute("weight_decay", 0.0), FloatAttribute("momentum", 0.0),
-                                      FloatAttribute("dampening", 0.0), IntAttribute("nesterov", 0),
-                                      IntAttribute("maximize", 0), IntAttribute("is_first_step", 0)},
-                                     MakeKernel<SgdKernel>));
+NPU_ONNX_KERNEL(
+    UpdateDef("Sgd",
+              {Input("param", kAllFloats), Input("grad", kAllFloats), OptionalInput("momentum_buffer", kAllFloats),
+               Input("lr", kNumber), OptionalInput("grad_scale", kNumber), OptionalInput("found_inf", kNumber)},
+              {FloatAttribute("weight_decay", 0.0), FloatAttribute("momentum", 0.0), FloatAttribute("dampening", 0.0),
+               IntAttribute("nesterov", 0), IntAttribute("maximize", 0), IntAttribute("is_first_step", 0)},
+              MakeKernel<SgdKernel>));
 
 }  // namespace
 }  // namespace npu::optimizer

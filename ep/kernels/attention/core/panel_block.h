@@ -1,4 +1,5 @@
-// The block of keys and values that the panels of an item multiply: copied from the cache, in the order of the products.
+// The block of keys and values that the panels of an item multiply: copied from the cache, in the order of the
+// products.
 #pragma once
 
 #include <algorithm>
