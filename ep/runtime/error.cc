@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <sstream>
 
 namespace npu {
 namespace {
@@ -58,5 +59,21 @@ std::string JsonString(const std::string& text) {
 }
 
 Error::Error(ErrorCode code, const std::string& message) : std::runtime_error(Printable(message)), code_(code) {}
+
+void MessagePart::PrintText(const MessagePart& part, std::ostream& out) { out << part.text_; }
+void MessagePart::PrintString(const MessagePart& part, std::ostream& out) {
+  out << *static_cast<const std::string*>(part.other_);
+}
+void MessagePart::PrintSigned(const MessagePart& part, std::ostream& out) { out << part.signed_; }
+void MessagePart::PrintUnsigned(const MessagePart& part, std::ostream& out) { out << part.unsigned_; }
+void MessagePart::PrintReal(const MessagePart& part, std::ostream& out) { out << part.real_; }
+
+std::string Concatenated(std::initializer_list<MessagePart> parts) {
+  std::ostringstream out;
+  for (const MessagePart& part : parts) part.Print(out);
+  return out.str();
+}
+
+void FailWith(ErrorCode code, std::initializer_list<MessagePart> parts) { throw Error(code, Concatenated(parts)); }
 
 }  // namespace npu

@@ -137,7 +137,7 @@ int DeviceOfBlock(uintptr_t address) {
   for (int i = 0; i < runtime.device_count(); ++i) {
     if (runtime.device(i).allocator().SizeOf(reinterpret_cast<void*>(address)) > 0) return i;
   }
-  Fail(ErrorCode::kInvalidArgument, "invalid device pointer: 0x", std::hex, address,
+  Fail(ErrorCode::kInvalidArgument, "invalid device pointer: ", reinterpret_cast<const void*>(address),
        " is no live block of the caching allocator: it was freed before, or was allocated elsewhere");
 }
 

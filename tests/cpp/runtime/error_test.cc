@@ -2,7 +2,12 @@
 
 #include <doctest/doctest.h>
 
+#include <cstdint>
 #include <string>
+#include <string_view>
+
+#include "ep/runtime/dtype.h"
+#include "ep/runtime/tensor.h"
 
 namespace npu {
 namespace {
@@ -27,6 +32,28 @@ TEST_CASE("an error carries the readable form") {
     CHECK(std::string(error.what()) == "got '\\xff'");
     CHECK(error.code() == ErrorCode::kInvalidArgument);
   }
+}
+
+TEST_CASE("a message prints each of its parts as a stream does") {
+  const std::string text = "text";
+  char own[8] = "own";
+  const DTypeSet* none = nullptr;
+  enum Plain { kTwo = 2 };
+  CHECK(Concat("a ", text, ' ', std::string("b"), std::string_view(" c "), own) == "a text b c own");
+  CHECK(Concat(int64_t{INT64_MIN}, " ", uint64_t{UINT64_MAX}, " ", int16_t{-3}, " ", uint8_t{'x'}, " ", true) ==
+        "-9223372036854775808 18446744073709551615 -3 x 1");
+  CHECK(Concat(0.1f, " ", 1e300, " ", -0.0, " ", kTwo, " ", static_cast<const void*>(none)) == "0.1 1e+300 -0 2 0");
+  CHECK(Concat(Shape{2, 3}) == "[2, 3]");
+  CHECK(Concat() == "");
+}
+
+TEST_CASE("a check throws what its message says only if it fails") {
+  int built = 0;
+  const auto count = [&built] { return ++built; };
+  NPU_CHECK(true, "built ", count());
+  CHECK(built == 0);
+  CHECK_THROWS_WITH_AS([&] { NPU_CHECK(built > 0, "[op] expected ", Shape{1}, ", got ", count()); }(),
+                       "[op] expected [1], got 1", Error);
 }
 
 TEST_CASE("a JSON string escapes quotes, backslashes and line ends, and shows other bytes") {
