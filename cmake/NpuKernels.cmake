@@ -7,6 +7,8 @@ file(GLOB_RECURSE kernel_sources CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.cc"
 if(NPU_STANDARD_KERNELS)
   file(GLOB_RECURSE standard_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/ep/kernels/*.cc")
   list(APPEND kernel_sources ${standard_sources})
+else()
+  list(APPEND kernel_sources "${PROJECT_SOURCE_DIR}/ep/kernels/onnx_def.cc")  # what definitions call
 endif()
 file(GLOB_RECURSE op_definitions CONFIGURE_DEPENDS "${NPU_CONTRIB_OPS_DIR}/*.py")
 file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/*.py")

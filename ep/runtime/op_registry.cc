@@ -7,6 +7,9 @@
 
 #include "ep/runtime/kernel_library.h"
 
+template class std::vector<npu::ArgDef>;
+template class std::vector<npu::AttrDef>;
+
 namespace npu {
 namespace {
 

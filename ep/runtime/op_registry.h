@@ -13,7 +13,7 @@
 
 namespace npu {
 
-struct ArgDef {
+struct __attribute__((visibility("default"))) ArgDef {
   std::string name;
   DTypeSet dtypes;
   bool optional = false;
@@ -23,12 +23,20 @@ struct ArgDef {
   bool late = false;
 };
 
-struct AttrDef {
+struct __attribute__((visibility("default"))) AttrDef {
   std::string name;
   enum class Kind { kInt, kFloat, kString, kInts, kFloats, kStrings, kTensor } kind = Kind::kInt;
   bool required = false;
   std::optional<Attributes::Value> fallback = {};  // none: absence has its own meaning
 };
+
+}  // namespace npu
+
+// Every kernel's definition has these lists; compiled once, in the runtime.
+extern template class std::vector<npu::ArgDef>;
+extern template class std::vector<npu::AttrDef>;
+
+namespace npu {
 
 // What is known of a node before it runs.
 struct NodeView {

@@ -10,7 +10,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Report = int64_t;  // milliseconds
 
-constexpr std::chrono::milliseconds kPause{1};
+constexpr std::chrono::milliseconds kBetweenLooks{1};
 
 }  // namespace
 
@@ -29,7 +29,7 @@ RankReports MpiRollCall::Complete(std::chrono::milliseconds waited, std::chrono:
     return std::all_of(reports_.begin(), reports_.end(), [](const auto& report) { return report.has_value(); });
   };
   const Clock::time_point deadline = Clock::now() + patience;
-  for (Receive(); !all() && Clock::now() < deadline; Receive()) std::this_thread::sleep_for(kPause);
+  for (Receive(); !all() && Clock::now() < deadline; Receive()) std::this_thread::sleep_for(kBetweenLooks);
   return reports_;
 }
 
