@@ -10,8 +10,9 @@ struct Philox {
   uint64_t seed = 0;    // the key
   uint64_t offset = 0;  // the upper half of the counter, so that different offsets give streams without overlap
 
-  // Words [4 * first, 4 * (first + blocks)) of the stream.
-  void Fill(uint64_t first, int64_t blocks, uint32_t* __restrict words) const {
+  // Words [4 * first, 4 * (first + blocks)) of the stream. Never inlined: it is long, and a distribution calls it for
+  // every type.
+  [[gnu::noinline]] void Fill(uint64_t first, int64_t blocks, uint32_t* __restrict words) const {
 #pragma omp simd
     for (int64_t i = 0; i < blocks; ++i) {
       const uint64_t counter = first + static_cast<uint64_t>(i);
