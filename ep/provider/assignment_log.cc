@@ -39,7 +39,7 @@ std::string AssignmentLog::ToJson() const {
            ",\"domain\":" + JsonString(decision.domain) + ",\"claimed\":" + (decision.claimed ? "true" : "false") +
            ",\"reason\":" + JsonString(decision.reason) + ",\"fused_into\":" + JsonString(decision.fused_into) +
            ",\"frozen_input\":" + JsonString(decision.frozen_input) +
-           ",\"shape_arithmetic\":" + (decision.shape_arithmetic ? "true" : "false") + "}";
+           ",\"implemented\":" + (decision.implemented ? "true" : "false") + "}";
   }
   return out + ']';
 }

@@ -11,10 +11,10 @@ namespace npu::provider {
 struct Decision {
   std::string node, op_type, domain;
   bool claimed = false;
-  bool shape_arithmetic = false;  // implemented, but left to the CPU on purpose
-  std::string reason;             // why not claimed
-  std::string fused_into;         // the operator that computes the node together with others
-  std::string frozen_input;       // the input whose first value a replay would keep (see replayable.h)
+  bool implemented = false;  // left to the CPU on purpose if it is not claimed
+  std::string reason;        // why not claimed
+  std::string fused_into;    // the operator that computes the node together with others
+  std::string frozen_input;  // the input whose first value a replay would keep (see replayable.h)
 };
 
 // The decisions of one session. ORT queries again after it transformed the graph; the last decision counts.

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -198,6 +199,7 @@ class Ep final : public OrtEp {
     return Guard(me.api_.ort, [&] {
       try {
         ClaimNodes(me.api_, graph, support, me.options_, me.device_, *me.log_, *me.constants_, me.channels_last_);
+        if (!me.options_.shapes_on_cpu) me.WarnOfRefused();
       } catch (const std::exception& error) {
         me.log_->Fail(error.what());
         throw;
@@ -254,6 +256,18 @@ class Ep final : public OrtEp {
     return path == nullptr ? "" : path;
   }
 
+  static std::string LineOf(const Decision& decision) {
+    return decision.op_type + " '" + decision.node + "': " + decision.reason;
+  }
+
+  // Onnxruntime fails the session for these nodes without a name, and before anything of the provider is called.
+  void WarnOfRefused() {
+    for (const Decision& decision : log_->decisions()) {
+      if (decision.implemented || !warned_.insert(LineOf(decision)).second) continue;
+      Log(api_, logger_, ORT_LOGGING_LEVEL_WARNING, "left to the CPU: " + LineOf(decision));
+    }
+  }
+
   // Fails a session that would otherwise silently move to the CPU.
   void CheckDecisions() const {
     if (const std::string error = log_->error(); !error.empty()) {
@@ -266,9 +280,9 @@ class Ep final : public OrtEp {
     size_t refused = 0;
     std::string list;
     for (const Decision& decision : log_->decisions()) {
-      if (decision.claimed || decision.shape_arithmetic) continue;
+      if (decision.implemented) continue;
       ++refused;
-      const std::string line = decision.op_type + " '" + decision.node + "': " + decision.reason;
+      const std::string line = LineOf(decision);
       if (refused <= 5) list += "; " + line;
       Log(api_, logger_, ORT_LOGGING_LEVEL_INFO, "left to the CPU: " + line);
     }
@@ -296,6 +310,7 @@ class Ep final : public OrtEp {
   std::shared_ptr<AssignmentLog> log_;
   std::shared_ptr<SharedConstants> constants_;
   ChannelsLast channels_last_;
+  std::set<std::string> warned_;  // of which nodes
   std::shared_ptr<SessionRuns> runs_;
   std::shared_ptr<SessionGraphs> graphs_;                    // null: runs are not captured
   const std::vector<std::shared_ptr<Communicator>> groups_;  // whose names its operators know

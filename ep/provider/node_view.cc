@@ -198,6 +198,20 @@ int64_t ValueView::StaticElements() const {
   return product;
 }
 
+std::vector<const char*> ImplicitInputsOf(const Api& api, const OrtNode* node) {
+  size_t count = 0;
+  api.Check(api.ort.Node_GetNumImplicitInputs(node, &count));
+  std::vector<const OrtValueInfo*> infos(count);
+  if (count != 0) api.Check(api.ort.Node_GetImplicitInputs(node, infos.data(), count));
+  std::vector<const char*> names;
+  for (const OrtValueInfo* info : infos) {
+    const char* name = nullptr;
+    api.Check(api.ort.GetValueInfoName(info, &name));
+    names.push_back(name);
+  }
+  return names;
+}
+
 std::vector<const OrtNode*> NodesOf(const Api& api, const OrtGraph* graph) {
   size_t count = 0;
   api.Check(api.ort.Graph_GetNumNodes(graph, &count));

@@ -34,6 +34,8 @@ struct GraphNode {
 };
 
 GraphNode ReadNode(const Api& api, const OrtNode* node);
+// Names of values that subgraphs of the node read.
+std::vector<const char*> ImplicitInputsOf(const Api& api, const OrtNode* node);
 std::vector<const OrtNode*> NodesOf(const Api& api, const OrtGraph* graph);
 
 // Why the node's attributes do not match the definition, else empty.

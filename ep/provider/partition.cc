@@ -8,8 +8,10 @@
 
 #include "ep/provider/context/context_node.h"
 #include "ep/provider/control_flow.h"
+#include "ep/provider/copy_cost.h"
 #include "ep/provider/factory.h"
 #include "ep/provider/fusion/plan.h"
+#include "ep/provider/host_memory_plan.h"
 #include "ep/provider/node_view.h"
 #include "ep/provider/replayable.h"
 #include "ep/provider/shape_arithmetic.h"
@@ -181,6 +183,48 @@ void Claim(const Api& api, OrtEpGraphSupportInfo* support, const Options& option
   api.Check(api.ep.EpGraphSupportInfo_AddNodesToFuse(support, nodes.data(), nodes.size(), &fusion));
 }
 
+// Per unit, why it stays on the CPU although it is implemented, else empty.
+std::vector<std::string> WhyOnCpu(const Api& api, const Units& units, const Options& options) {
+  const std::vector<GraphNode>& nodes = units.nodes;
+  std::vector<std::string> reasons(nodes.size());
+  // Values in host memory need no copy to the CPU, and a run of the NPU alone needs no order between two providers.
+  if (!options.shapes_on_cpu || options.host_memory) return reasons;
+  std::vector<bool> on_cpu = FindShapeArithmetic(nodes, units.defs, options.graphs, options.memory_plan);
+  std::vector<Side> sides(nodes.size(), Side::kNpu);
+  std::vector<std::vector<const char*>> implicit_inputs(nodes.size());
+  for (size_t i = 0; i < nodes.size(); ++i) {
+    if (on_cpu[i]) reasons[i] = "shape arithmetic stays on the CPU";
+    const Unit& unit = units.units[i];
+    for (const size_t n : unit.nodes) {
+      const auto names = ImplicitInputsOf(api, units.graph[n].node);
+      implicit_inputs[i].insert(implicit_inputs[i].end(), names.begin(), names.end());
+    }
+    if (units.defs[i] == nullptr) sides[i] = Side::kCpu;
+    if (on_cpu[i]) sides[i] = Side::kNeutral;
+    const bool alone = unit.fused_into.empty() && !unit.compiled;
+    if (sides[i] == Side::kNpu && alone && ProviderOf(api, nodes[i]).empty() && IsLight(nodes[i], *units.defs[i]))
+      sides[i] = Side::kEither;
+  }
+  if (options.graphs) return reasons;  // which a node of the CPU prevents
+  while (true) {
+    const std::vector<bool> cheaper = FindCheaperOnCpu(nodes, units.defs, sides, implicit_inputs);
+    std::vector<bool> all = on_cpu;
+    for (size_t i = 0; i < nodes.size(); ++i) all[i] = all[i] || cheaper[i];
+    std::vector<bool> unsafe(nodes.size(), false);
+    if (options.memory_plan) unsafe = FindUnsafeViews(nodes, units.defs, all);
+    bool changed = false;
+    for (size_t i = 0; i < nodes.size(); ++i) {
+      if (!cheaper[i] || !unsafe[i]) continue;
+      sides[i] = Side::kNpu;
+      changed = true;
+    }
+    if (changed) continue;
+    for (size_t i = 0; i < nodes.size(); ++i)
+      if (cheaper[i]) reasons[i] = "on the CPU, it needs fewer copies between the CPU and the NPU";
+    return reasons;
+  }
+}
+
 }  // namespace
 
 void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
@@ -188,13 +232,10 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
   const Units units = ReadUnits(api, graph, support, options, device, channels_last);
   const std::vector<GraphNode>& nodes = units.nodes;
   const std::vector<const OpDef*>& defs = units.defs;
-  std::vector<bool> shape_arithmetic(nodes.size(), false);
-  // Values in host memory need no copy to the CPU, and a run of the NPU alone needs no order between two providers.
-  if (options.shapes_on_cpu && !options.host_memory)
-    shape_arithmetic = FindShapeArithmetic(nodes, defs, options.graphs, options.memory_plan);
+  const std::vector<std::string> on_cpu = WhyOnCpu(api, units, options);
   std::vector<const OpDef*> claimed = defs;
   for (size_t i = 0; i < nodes.size(); ++i) {
-    if (shape_arithmetic[i]) claimed[i] = nullptr;
+    if (!on_cpu[i].empty()) claimed[i] = nullptr;
   }
   const std::vector<std::string> frozen_inputs =
       options.graphs ? FindFrozenInputs(nodes, claimed) : std::vector<std::string>(nodes.size());
@@ -213,10 +254,10 @@ void ClaimNodes(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
       decision.op_type = node.view.op_type;
       decision.domain = node.domain;
       decision.fused_into = unit.fused_into;
-      decision.shape_arithmetic = shape_arithmetic[i];
+      decision.implemented = defs[i] != nullptr;
       decision.claimed = claimed[i] != nullptr;
       decision.frozen_input = frozen_inputs[i];
-      decision.reason = shape_arithmetic[i] ? "shape arithmetic stays on the CPU" : units.reasons[i];
+      decision.reason = on_cpu[i].empty() ? units.reasons[i] : on_cpu[i];
       log.Record(IdentityOf(graph_name, node), std::move(decision));
     }
     if (claimed[i] == nullptr) continue;

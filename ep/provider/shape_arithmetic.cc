@@ -14,8 +14,6 @@ namespace {
 constexpr int64_t kMaxElements = 64;
 // The assumed length of a graph input of rank 1 and unknown length (lengths, offsets, one per sequence).
 constexpr int64_t kAssumedLength = 16;
-// Types in which the CPU provider implements all the operators below.
-constexpr DTypeSet kHostTypes{DType::kInt32, DType::kInt64, DType::kBool, DType::kFloat32};
 
 // Bounds stay far below overflow: a factor above kMaxElements already disqualifies.
 int64_t Saturated(int64_t n) { return std::min(n, kMaxElements + 1); }

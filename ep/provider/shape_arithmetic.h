@@ -8,6 +8,9 @@
 
 namespace npu::provider {
 
+// Types in which the CPU provider implements all operators of shape arithmetic.
+inline constexpr DTypeSet kHostTypes{DType::kInt32, DType::kInt64, DType::kBool, DType::kFloat32};
+
 // `defs[i]` implements `nodes[i]`, or is null when the NPU does not. Nodes are in topological order.  `graphs`: the
 // session captures graphs, so its inputs are in NPU memory.  `memory_plan`: see Options.  Returns, per node, whether it
 // should be left to the CPU although it is implemented.

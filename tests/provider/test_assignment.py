@@ -274,3 +274,36 @@ def test_without_the_cpu_shape_arithmetic_runs_on_the_npu():
     assert set(providers_of(session).values()) == {NPU}
     feeds = {"x": np.zeros((2, 3), np.float32), "c": np.full(1, 5, np.float32)}
     assert session.run(None, feeds)[0].tolist() == [[5.0] * 4] * 3
+
+
+def test_a_session_without_the_cpu_says_what_it_would_have_left_to_it(capfd):
+    """Onnxruntime's own error names nothing; in C++ the provider's warnings do."""
+    options = unoptimized()
+    options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
+    nodes = [left_to_the_cpu("x", "a")]
+    nodes += [node("Identity", "s", "t", "copy"), node("Add", "a a", "y", "add")]
+    model = make_model(
+        nodes,
+        [("x", FLOAT, [2, 2]), ("s", STRING, [2])],
+        [("y", FLOAT, [2, 2]), ("t", STRING, [2])],
+    )
+    why = r"Normalizer 'left': no NPU kernel .*; Identity 'copy': .*string"
+    with pytest.raises(
+        Exception, match=rf"explicitly disabled by the user\. .*2 nodes.*{why}"
+    ) as e:
+        npu_session(model, options)
+    assert "'add'" not in str(e.value)
+    log = capfd.readouterr().err
+    for name in ("Normalizer 'left'", "Identity 'copy'"):
+        assert log.count(f"left to the CPU: {name}: ") == 1
+
+
+def test_an_operator_that_the_cpu_does_not_have_cannot_be_left_to_it():
+    nodes = [
+        node("Cast", "x", "a", "narrow", to=TensorProto.BFLOAT16),
+        node("Mul", "a a", "b", "square"),
+        node("Cast", "b", "y", "wide", to=FLOAT),
+    ]
+    model = make_model(nodes, [("x", FLOAT, [2])], [("y", FLOAT, [2])])
+    with pytest.raises(Exception, match=r"Mul 'square': the option cpu_operators .* the CPU does"):
+        npu_session(model, unoptimized(), cpu_operators="Mul")

@@ -5,21 +5,6 @@
 namespace npu::provider {
 namespace {
 
-// Names of values that subgraphs of the node read.
-std::vector<const char*> ImplicitInputs(const Api& api, const OrtNode* node) {
-  size_t count = 0;
-  api.Check(api.ort.Node_GetNumImplicitInputs(node, &count));
-  std::vector<const OrtValueInfo*> infos(count);
-  if (count != 0) api.Check(api.ort.Node_GetImplicitInputs(node, infos.data(), count));
-  std::vector<const char*> names;
-  for (const OrtValueInfo* info : infos) {
-    const char* name = nullptr;
-    api.Check(api.ort.GetValueInfoName(info, &name));
-    names.push_back(name);
-  }
-  return names;
-}
-
 template <class T>
 T ElementAt(const void* data, size_t i = 0) {
   return static_cast<const T*>(data)[i];
@@ -39,7 +24,7 @@ FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes)
       read(input.name);
       last_readers_[input.name] = n;
     }
-    for (const char* name : ImplicitInputs(api_, nodes_[n].node)) read(name);
+    for (const char* name : ImplicitInputsOf(api_, nodes_[n].node)) read(name);
     for (const ValueView& output : nodes_[n].outputs) {
       if (output.info == nullptr) continue;
       producers_[output.name] = n;

@@ -44,6 +44,8 @@ _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _SCHEMAS_KEY = "npu.schemas_registered"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
 _NO_GRAPH = "cannot use the graph capture feature"
+_NO_CPU = "fallback to CPU EP has been explicitly disabled"
+_NO_KERNEL = re.compile(r"Provider type for (\S+) node with name '(.*)' is not set")
 _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 _CALLER_KEY = "npu.caller_stream"
@@ -226,6 +228,15 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
             if d["op_type"] == no_body[1] and not d["claimed"]
         ]
         return C.NotImplemented("; ".join([no_body[0], *reasons]))
+    if _NO_CPU in text:
+        return C.Fail(_why_cpu(text, decisions))
+    if no_kernel := _NO_KERNEL.search(text):
+        left = [_reason(d) for d in decisions if no_kernel.groups() == (d["op_type"], d["node"])]
+        reason = left[0] if left else f"{no_kernel[1]} '{no_kernel[2]}'"
+        return C.NotImplemented(
+            f"{get_ep_name()}: expected a node that the NPU or the CPU implements, got {reason}; "
+            "the CPU does not implement it either"
+        )
     if _NO_GRAPH in text:
         return C.Fail(_why_no_graph(decisions))
     if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
@@ -241,12 +252,27 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
     return error
 
 
+def _reason(decision: dict[str, Any]) -> str:
+    return f"{decision['op_type']} '{decision['node']}': {decision['reason']}"
+
+
+def _why_cpu(text: str, decisions: list[dict[str, Any]]) -> str:
+    """Return onnxruntime's error about nodes on the CPU, with their names and the reasons."""
+    error = text.rsplit(" : ", 1)[-1].strip()
+    left = [_reason(d) for d in decisions if not d["implemented"]]
+    if not left:
+        return error
+    shown = "; ".join(left[:5])
+    more = f"; and {len(left) - 5} more" if len(left) > 5 else ""
+    return f"{error} {get_ep_name()} left {len(left)} nodes to the CPU: {shown}{more}"
+
+
 def _why_no_graph(decisions: list[dict[str, Any]]) -> str:
     """Describe the nodes that prevent onnxruntime from capturing a session's runs."""
     left = [
         f"{d['op_type']} '{d['node']}' runs on the CPU: {d['reason']}"
         for d in decisions
-        if not d["claimed"] and not d["shape_arithmetic"]
+        if not d["implemented"]
     ]
     left += [
         f"{d['op_type']} '{d['node']}' reads '{d['frozen_input']}' on the host"
