@@ -15,9 +15,10 @@ import pytest
 from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.divided_linear import GROUP
 from onnxruntime_npu.exporter.tensor_parallel import Share, _key_heads
 from onnxruntime_npu.generation import CausalLM
-from onnxruntime_npu.generation.ranks import MPIEXEC
+from onnxruntime_npu.generation.ranks import MPIEXEC, count_of_parts
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS, forced_logits
@@ -185,6 +186,39 @@ def test_a_process_that_is_no_rank_is_told_so(parts, capsys):
         CausalLM(parts)
     assert cli.main(["generate", str(parts), "--prompt", "a"]) == 2
     assert "the parts of 2 ranks" in capsys.readouterr().err
+
+
+def test_parts_that_are_not_of_one_export_are_refused(tmp_path, capsys):
+    def written(place, **changes):
+        report = {"model": "llama", "dtype": "float32", "cache": "dynamic", "quant": "none"}
+        report |= {"tensor_parallel": 2, "expert_parallel": 1, "rank": place, "group": GROUP}
+        (tmp_path / f"rank_{place}").mkdir(exist_ok=True)
+        path = tmp_path / f"rank_{place}" / "export_report.json"
+        path.write_text(json.dumps({**report, **changes}))
+        return path
+
+    def refused(*told, ranks=2):
+        command = ["generate", str(tmp_path), "--prompt", "a", "--ranks", str(ranks)]
+        assert cli.main(command) == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert all(text in line for text in told), line
+
+    written(1)
+    refused("expected the part of rank 0", "rank_0")
+    written(0)
+    assert count_of_parts(tmp_path) == 2
+    written(1, quant="w8a16")
+    refused("rank_1", "a part of rank_0's export, with quant 'none', got 'w8a16'")
+    written(1, rank=0)
+    refused("with rank 1, got 0")
+    path = written(1)
+    written(2, tensor_parallel=4)  # left by an earlier export
+    refused("expected --ranks 2", "got 3", ranks=3)
+    for damaged in ("", "{}", "[]"):
+        path.write_text(damaged)
+        refused("expected the part of rank 1", "export the model again")
+    path.unlink()
+    refused("expected the part of rank 1", "export the model again")
 
 
 @pytest.mark.slow

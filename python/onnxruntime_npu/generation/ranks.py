@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from ..session.provider_library import get_ep_name
 
 # What launchers (those of mpich, Open MPI and Slurm) tell a process.
 _RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+# What the reports of one export have in common.
+_OF_ALL_RANKS = ("model", "dtype", "cache", "quant", "tensor_parallel", "expert_parallel", "group")
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"  # of the package mpich
 
 
@@ -24,8 +27,37 @@ def rank_of_process() -> int | None:
 
 
 def count_of_parts(directory: Path) -> int:
-    """Return for how many ranks a model was exported; 0 for a whole model."""
-    return len(list(directory.glob("rank_*")))
+    """Return for how many ranks a model was exported; 0 for a whole model.
+
+    The first rank's report tells. ArgumentError if a rank's part is missing, or of another export.
+    """
+    if not any(directory.glob("rank_*")):
+        return 0
+    first = _report(directory, 0)
+    ranks = max(first["tensor_parallel"], first["expert_parallel"])
+    common = {name: first[name] for name in _OF_ALL_RANKS}
+    for rank in range(ranks):
+        part = _report(directory, rank)
+        for name, expected in {**common, "rank": rank}.items():
+            if part.get(name) != expected:
+                raise ArgumentError(
+                    f"expected in {directory / f'rank_{rank}'} a part of rank_0's export, with "
+                    f"{name} {expected!r}, got {part.get(name)!r}: export the model again"
+                )
+    return ranks
+
+
+def _report(directory: Path, rank: int) -> dict[str, Any]:
+    """Return the report of a rank's part."""
+    path = directory / f"rank_{rank}" / "export_report.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return {**found, **{name: found[name] for name in _OF_ALL_RANKS}}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ArgumentError(
+            f"expected the part of rank {rank} with its report {path}, got none: export the model "
+            "again"
+        ) from None
 
 
 def parts_for(directory: Path, given: int) -> int:
