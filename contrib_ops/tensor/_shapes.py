@@ -30,6 +30,15 @@ def check_shape(op, shape, tensor):
     )
 
 
+def check_count(op, shape):
+    """Refuse sizes whose product torch cannot hold; those of a trace may have no number."""
+    known = all(isinstance(size, int) for size in shape)
+    check(
+        not known or math.prod(max(size, 1) for size in shape) < 2**63,
+        f"[{op}] expected a shape whose number of elements fits int64, got {list(shape)}",
+    )
+
+
 def check_axis(op, dim, rank):
     """Refuse an axis that a tensor of that rank does not have; a scalar has the axes 0 and -1."""
     most = max(rank, 1)

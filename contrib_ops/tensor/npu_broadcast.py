@@ -2,7 +2,7 @@
 
 from onnxruntime_npu.opdef import Sample, check, composition
 
-from ._shapes import OF_EACH_SIZE, copied
+from ._shapes import OF_EACH_SIZE, check_count, copied
 
 op = composition(
     "npu_broadcast(Tensor self, int[] size) -> Tensor",
@@ -27,6 +27,7 @@ def npu_broadcast(self, size):
         ),
         f"[npu_broadcast] expected a size that {list(self.shape)} expands to, got {list(size)}",
     )
+    check_count("npu_broadcast", [m if n == -1 else n for n, m in zip(size, own, strict=True)])
     return copied(self.expand(size))
 
 
@@ -48,4 +49,10 @@ op.errors(
     lambda make: Sample(make(2, 3), [3]),
     match=r"\[npu_broadcast\] expected a size that \[2, 3\] expands to, got \[3\]",
     id="rank",
+)
+op.errors(
+    lambda make: Sample(make(1, 3), [2**40, 2**40, 3]),
+    match=r"\[npu_broadcast\] expected a shape whose number of elements fits int64, "
+    r"got \[1099511627776, 1099511627776, 3\]",
+    id="overflow",
 )

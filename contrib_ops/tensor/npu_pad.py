@@ -2,7 +2,7 @@
 
 from onnxruntime_npu.opdef import Sample, check, composition, torch
 
-from ._shapes import OF_EACH_SIZE, copied
+from ._shapes import OF_EACH_SIZE, check_count, copied
 
 op = composition(
     "npu_pad(Tensor input, int[] paddings) -> Tensor", dtypes=OF_EACH_SIZE, differentiable=True
@@ -24,6 +24,7 @@ def npu_pad(input, paddings):
         f"{input.dim()} axes, got {list(paddings)}",
     )
     full = [*paddings, *[0] * (2 * input.dim() - len(paddings))]
+    check_count("npu_pad", [n + full[2 * i] + full[2 * i + 1] for i, n in enumerate(input.shape)])
     last_axis_first = [n for i in range(input.dim()) for n in full[-2 * i - 2 : len(full) - 2 * i]]
     return copied(torch.nn.functional.pad(input, last_axis_first))
 
@@ -52,4 +53,10 @@ op.errors(
     match=r"\[npu_pad\] expected paddings of two numbers >= 0 for each of at most 2 axes, "
     r"got \[1, -2\]",
     id="negative",
+)
+op.errors(
+    lambda make: Sample(make(2, 3), [0, 2**62, 1, 2**63 - 1]),
+    match=r"\[npu_pad\] expected a shape whose number of elements fits int64, "
+    r"got \[4611686018427387906, 9223372036854775811\]",
+    id="overflow",
 )
