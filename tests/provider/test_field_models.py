@@ -102,7 +102,8 @@ def decode(session: ort.InferenceSession, choose: Callable) -> list[np.ndarray]:
 
 
 @pytest.mark.slow
-def test_language_model_of_genais_builder(tmp_path) -> None:
+@pytest.mark.parametrize("precision", ["int4", "fp32"])
+def test_language_model_of_genais_builder(tmp_path, precision) -> None:
     """GroupQueryAttention, SkipSimplifiedLayerNormalization, MatMulNBits."""
     tiny_llama(tmp_path / "checkpoint")
     builder = [
@@ -112,7 +113,7 @@ def test_language_model_of_genais_builder(tmp_path) -> None:
         "-i",
         tmp_path / "checkpoint",
     ]
-    options = ["-o", tmp_path / "model", "-p", "int4", "-e", "cpu", "-c", tmp_path / "cache"]
+    options = ["-o", tmp_path / "model", "-p", precision, "-e", "cpu", "-c", tmp_path / "cache"]
     subprocess.run([*builder, *options], check=True, capture_output=True)
     sessions = on_both(tmp_path / "model" / "model.onnx")
     expected, got = (decode(s, lambda step: np.array([[11 + step]])) for s in sessions)
