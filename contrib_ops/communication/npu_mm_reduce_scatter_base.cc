@@ -36,7 +36,7 @@ class ReduceScatterKernel final : public Kernel {
                 operands.m());
     });
     const TensorView y = ctx.Output(Out::y, given.result, Shape{given.m() / ranks, given.n()});
-    if (!y || y.elements() == 0) return;
+    if (!y || (y.elements() == 0 && ranks == 1)) return;
     const ScaledProduct scaled(ctx, given);
     std::string call;
     if (ranks > 1) call = Concat("y ", NameOf(y.dtype), " ", y.shape);

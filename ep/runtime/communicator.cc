@@ -105,28 +105,23 @@ std::shared_ptr<Communicator> Communicators::Find(const char* op, const std::str
 }
 
 bool Communicators::HasOthers(const std::string& group) {
+  const std::vector<std::shared_ptr<Communicator>> several = Several();
   KnownGroups& groups = KnownGroups::Instance();
   const std::lock_guard lock(groups.mutex);
-  const auto several = [](const auto& known) {
-    const std::shared_ptr<Communicator> communicator = known.second.lock();
-    return communicator != nullptr && communicator->size() > 1;
-  };
   const auto found = groups.by_name.find(group);
-  if (found != groups.by_name.end() && !found->second.expired()) return several(*found);
-  return std::any_of(groups.by_name.begin(), groups.by_name.end(), several);
+  if (found != groups.by_name.end())
+    if (const std::shared_ptr<Communicator> known = found->second.lock()) return known->size() > 1;
+  return !several.empty();
 }
 
-std::shared_ptr<Communicator> Communicators::Only(int64_t world_size) {
+std::vector<std::shared_ptr<Communicator>> Communicators::Several() {
   KnownGroups& groups = KnownGroups::Instance();
   const std::lock_guard lock(groups.mutex);
-  std::shared_ptr<Communicator> only;
-  for (const auto& [name, known] : groups.by_name) {
-    std::shared_ptr<Communicator> group = known.lock();
-    if (group == nullptr || group->size() == 1 || (world_size != -1 && group->size() != world_size)) continue;
-    if (only != nullptr) return nullptr;
-    only = std::move(group);
-  }
-  return only;
+  std::vector<std::shared_ptr<Communicator>> several;
+  for (const auto& [name, known] : groups.by_name)
+    if (std::shared_ptr<Communicator> group = known.lock(); group != nullptr && group->size() > 1)
+      several.push_back(std::move(group));
+  return several;
 }
 
 }  // namespace npu

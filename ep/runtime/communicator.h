@@ -2,6 +2,7 @@
 // interface, whatever carries the data: torch's process group in eager calls, MPI in sessions.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -29,6 +30,8 @@ class Communicator {
   // An operator's turn: it makes the calls below while it holds the lock, on one thread at a time. All ranks take their
   // turns in the same order.
   [[nodiscard]] std::unique_lock<std::mutex> Turn() { return std::unique_lock(turn_); }
+  // The same if nobody else has it, else a lock that holds nothing.
+  [[nodiscard]] std::unique_lock<std::mutex> TurnIfFree() { return std::unique_lock(turn_, std::try_to_lock); }
 
   // Each call returns when this rank has all that it receives, and `sent` is no longer read. It throws
   // Error(kDeviceError), which names the operator and the ranks that were missing, within the group's timeout, of which
@@ -48,6 +51,15 @@ class Communicator {
   void Agree(const char* op, const std::string& call);
   // Takes part in the others' Agree with an error of this rank, so that they fail now and not after their timeout.
   void Refuse(const char* op, const std::string& why) noexcept;
+
+  // For a rank that looks for the group of a call; to be asked in a turn. None of these waits.
+  bool lost() const { return !lost_.empty(); }
+  virtual std::chrono::milliseconds Timeout() = 0;
+  // Whether another rank waits for this one to make a call.
+  virtual bool IsAwaited() = 0;
+  // Whether this rank looks for the group of a call, and whether all others have told that they do.
+  virtual void TellSearch(bool searching) = 0;
+  virtual bool OthersSearch() = 0;
 
  protected:
   // Throw an error that says why, with the ranks that are missing. No blocks are longer than the process can hold.
@@ -76,9 +88,8 @@ class Communicators {
   // Whether calls in this group may concern other ranks: it has several, or is unknown while there is a group of
   // several.
   static bool HasOthers(const std::string& group);
-  // The only group of several ranks that this process has, and of `world_size` ranks unless that is -1; null if there
-  // is none, or more than one.
-  static std::shared_ptr<Communicator> Only(int64_t world_size);
+  // The groups of several ranks, in the order of their names.
+  static std::vector<std::shared_ptr<Communicator>> Several();
 };
 
 }  // namespace npu

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from onnxruntime_npu.opdef import Op, Sample
 from op_paths import NPU, bind, eager_npu, make_model, run_session
 from rank_calls import (
     OPS,
     RANK,
     SIZE,
+    TIMEOUT,
     compare,
     fails,
     first_call,
@@ -32,10 +36,7 @@ ONLY_REFUSED = {
 
 
 def what_one_rank_alone_refuses_fails_on_every_rank() -> None:
-    """Attributes and names of groups: the others do not wait for a call that is never made.
-
-    The first case: this process has one group only, which a wrong name must mean.
-    """
+    """Attributes and names of groups: the others do not wait for a call that is never made."""
     for op in OPS.values():
         mine = bind(op, first_call(op, group_name()))
         name = "hcom" if "hcom" in mine else "group_ep"
@@ -64,6 +65,34 @@ def what_the_session_of_one_rank_refuses_fails_on_every_rank() -> None:
                 op, run_session(session, NPU, op, again), calls
             )  # the group is as good as before
             break
+
+
+def a_group_that_is_none_of_several_fails_on_every_rank() -> None:
+    """In whichever group the others call, eagerly and in sessions; and if nobody calls."""
+    _, second = [group_name(dist.new_group()) for _ in range(2)]
+    options = {"groups": "first;second"}
+    begin = time.monotonic()
+    for op in OPS.values():
+        for group in (second, "second"):
+
+            def run(call: Sample, op: Op = op, eagerly: bool = group == second) -> Any:
+                if eagerly:
+                    return eager_npu(op, call)
+                session = provider_session(make_model(op, call, body=False), **options)
+                return run_session(session, NPU, op, call)
+
+            mine = bind(op, first_call(op, group))
+            name = "hcom" if "hcom" in mine else "group_ep"
+            stated = {"world_size", "ep_world_size"} & set(mine)
+            for unknown in ("nobody", "") if stated else ("nobody",):
+                for wrong in ((1,), range(SIZE)):
+                    call = Sample.of(mine | ({name: unknown} if RANK in wrong else {}))
+                    told = f"[{op.name}] expected the name of a group"
+                    fails(functools.partial(run, call), told)
+            for calls, again in of_ranks(op, op.sample_dtypes[0], group):
+                compare(op, run(again), calls)  # the group is as good as before
+                break
+    assert time.monotonic() - begin < TIMEOUT
 
 
 def ranks_that_disagree_fail_on_every_rank() -> None:
@@ -98,6 +127,12 @@ def ranks_that_disagree_fail_on_every_rank() -> None:
         ),
         f"rows that {SIZE} ranks divide",
     )
+
+    def reduce_scatter(rows: int) -> None:
+        ops.npu_mm_reduce_scatter_base(torch.ones(rows, 8, device="npu"), x2, group, SIZE)
+        torch.npu.synchronize()
+
+    fails(lambda: reduce_scatter(0 if odd else SIZE), same, "[0, 4]", "[1, 4]")
     blocks, experts = [1] * SIZE, torch.ones(1, 8, 4, device="npu")
     fewer = [1] * (SIZE - 1) + [0] if odd else blocks
     x = torch.ones(SIZE, 8, device="npu")
@@ -204,6 +239,7 @@ def sessions_refuse_what_mpi_contradicts() -> None:
 CASES = (
     what_one_rank_alone_refuses_fails_on_every_rank,
     what_the_session_of_one_rank_refuses_fails_on_every_rank,
+    a_group_that_is_none_of_several_fails_on_every_rank,
     ranks_that_disagree_fail_on_every_rank,
     experts_that_do_not_fit_fail_on_every_rank,
     wrong_calls_of_each_operator_fail_on_every_rank,

@@ -26,6 +26,7 @@ LOSSES = ["a_stopped_rank_is_named", "a_late_rank_is_named", "a_killed_rank_is_n
 CASES = [
     "what_one_rank_alone_refuses_fails_on_every_rank",
     "what_the_session_of_one_rank_refuses_fails_on_every_rank",
+    "a_group_that_is_none_of_several_fails_on_every_rank",
     "eager_calls_equal_those_of_one_rank",
     "sessions_equal_calls_of_one_rank",
     "many_pieces",

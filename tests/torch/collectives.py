@@ -97,6 +97,68 @@ def averages(rank, size):
 
 
 @case
+def factors_of_terms(rank, size):
+    total = sum(of_rank(i) for i in range(size)) / 4
+    for factor in (0.25, torch.tensor([0.25]).npu()):
+        op = dist._make_nccl_premul_sum(factor)
+        x = of_rank(rank).npu()
+        dist.all_reduce(x, op=op)
+        same(x, total)
+        part = torch.empty(1, 3, device="npu")
+        dist.reduce_scatter_single(part, of_rank(rank, rows=size).npu(), op=op)
+        same(part, sum(of_rank(i, rows=size) for i in range(size))[rank : rank + 1] / 4)
+        x = of_rank(rank).npu()
+        dist.reduce(x, dst=1, op=op)
+        same(x, total if rank == 1 else of_rank(rank))
+    integers = torch.ones(2, dtype=torch.int32, device="npu")
+    fails(lambda: dist.all_reduce(integers, op=op), "expected floats", "got Int")
+
+
+@case
+def parts_of_several_sizes(rank, size):
+    parts = [torch.empty(i + 1, 3, dtype=torch.bfloat16, device="npu") for i in range(size)]
+    dist.all_gather(parts, of_rank(rank, torch.bfloat16, rank + 1).npu())
+    for i, part in enumerate(parts):
+        same(part, of_rank(i, torch.bfloat16, i + 1))
+    for op, expected in [(dist.ReduceOp.SUM, sum), (dist.ReduceOp.MAX, lambda all: all[-1])]:
+        part = torch.empty(rank + 1, 3, device="npu")
+        dist.reduce_scatter(part, [of_rank(rank, rows=i + 1).npu() for i in range(size)], op=op)
+        same(part, expected([of_rank(i, rows=rank + 1) for i in range(size)]))
+    wrong = [torch.empty(i + 2, device="npu") for i in range(size)]
+    x = torch.ones(rank + 1, device="npu")
+    fails(lambda: dist.all_gather(wrong, x), f"expected a tensor of {rank + 1} elements for rank")
+
+
+@case
+def calls_that_are_coalesced(rank, size):
+    device, whole = torch.device("npu"), sum(of_rank(i) for i in range(size))
+    for options in ({}, {"device": device}):
+        terms = [of_rank(rank).npu() for _ in range(3)]
+        with dist._coalescing_manager(**options):
+            for x in terms:
+                dist.all_reduce(x)
+        for x in terms:
+            same(x, whole)
+        wholes = [torch.empty(2 * size, 3, device="npu") for _ in range(2)]
+        with dist._coalescing_manager(**options, async_ops=True) as coalesced:
+            for x in wholes:
+                dist.all_gather_single(x, of_rank(rank).npu())
+        coalesced.wait()
+        for x in wholes:
+            same(x, torch.cat([of_rank(i) for i in range(size)]))
+    received = torch.empty(2, 3, device="npu")
+    with dist._coalescing_manager(device=device, async_ops=True) as coalesced:
+        dist.isend(of_rank(rank).npu(), (rank + 1) % size)
+        dist.irecv(received, (rank - 1) % size)
+        dist.broadcast(broadcast := of_rank(rank).npu(), src=1)
+    (work,) = coalesced.works
+    assert len(work.get_future().wait()) == (1 if rank == 1 else 2)  # a root receives nothing
+    work.wait()
+    same(received, of_rank((rank - 1) % size))
+    same(broadcast, of_rank(1))
+
+
+@case
 def gathers(rank, size):
     for dtype in MOVED:
         x = of_rank(rank, dtype).npu()

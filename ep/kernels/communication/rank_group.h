@@ -8,6 +8,7 @@
 #include "ep/runtime/communicator.h"
 #include "ep/runtime/kernel_api.h"
 #include "ep/runtime/op_registry.h"
+#include "ep/runtime/unknown_group.h"
 
 namespace npu {
 
@@ -74,17 +75,19 @@ auto CheckInTurn(const char* op, Communicator* group, F&& checks) {
   }
 }
 
+// The same for a call that names no group of this rank.
+inline void LaunchRefusal(OpContext& ctx, const char* op, const Error& error) {
+  if (Communicators::Several().empty()) return;
+  ctx.Launch(op, [op, why = std::string(error.what())] { RefuseWhereAwaited(op, why); });
+}
+
 inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
   if (name_.empty()) return nullptr;
   std::shared_ptr<Communicator> group;
   try {
     group = Communicators::Find(op_, name_);
-  } catch (const Error&) {
-    // The others most likely call in the only group that there is; of several, a wrong one would be lost.
-    if (const std::shared_ptr<Communicator> only = Communicators::Only(world_size_)) {
-      only->Connect(op_);
-      CheckForAll(ctx, op_, only, []() { throw; });
-    }
+  } catch (const Error& error) {
+    LaunchRefusal(ctx, op_, error);
     throw;
   }
   if (group->size() > 1) group->Connect(op_);
@@ -99,16 +102,25 @@ inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
 class RefusingKernel final : public Kernel {
  public:
   RefusingKernel(const char* op, std::string group, Error error)
-      : ranks_(op, std::move(group), -1), op_(op), error_(std::move(error)) {}
+      : names_group_(!group.empty()), ranks_(op, std::move(group), -1), op_(op), error_(std::move(error)) {}
   void Compute(OpContext& ctx) const override {
+    if (!names_group_) LaunchRefusal(ctx, op_, error_);
     CheckForAll(ctx, op_, ranks_.Find(ctx), [this] { throw error_; });
   }
 
  private:
+  bool names_group_;
   RankGroup ranks_;
   const char* op_;
   Error error_;
 };
+
+// The number of ranks that a call states, which only the wrong ones do without a group; 1 if it states none.
+inline int64_t StatedRanks(const Attributes& attributes) {
+  for (const char* name : {"world_size", "ep_world_size"})
+    if (attributes.Has(name)) return attributes.Int(name);
+  return 1;
+}
 
 // The kernel of an operator whose attribute `group` names its ranks. If several ranks take part, refused attributes
 // fail when a call is made, with the other ranks, which would wait for it. Otherwise a session is not made.
@@ -119,7 +131,7 @@ std::unique_ptr<Kernel> MakeRankKernel(const char* op, const char* group, const 
   } catch (const Error& error) {
     const bool eager = info.input_dtypes.empty();
     const std::string name = info.attributes.String(group);
-    if (name.empty() || !(eager || Communicators::HasOthers(name))) throw;
+    if ((name.empty() && StatedRanks(info.attributes) <= 1) || !(eager || Communicators::HasOthers(name))) throw;
     return std::make_unique<RefusingKernel>(op, name, error);
   }
 }

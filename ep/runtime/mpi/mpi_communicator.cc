@@ -13,6 +13,7 @@
 #include "ep/runtime/error.h"
 #include "ep/runtime/mpi/mpi_library.h"
 #include "ep/runtime/mpi/mpi_roll_call.h"
+#include "ep/runtime/mpi/mpi_searches.h"
 
 namespace npu {
 namespace {
@@ -59,13 +60,15 @@ class Waited {
   Clock::duration time_{0};
 };
 
-// Messages between two ranks keep their order, so one tag for exchanges and one for reports suffice. They depend on
-// nothing but the group, so that the ranks need not agree on them.
+// Messages between two ranks keep their order, so one tag for exchanges, one for reports and one for searches suffice.
+// They depend on nothing but the group, so that the ranks need not agree on them.
+constexpr int kTags = 3;
+
 int TagOf(const std::string& name, const std::vector<int>& members) {
   uint64_t hash = 14695981039346656037u;
   for (const char byte : name) hash = (hash ^ static_cast<unsigned char>(byte)) * 1099511628211u;
   for (const int rank : members) hash = (hash ^ static_cast<uint64_t>(rank)) * 1099511628211u;
-  return 2 * static_cast<int>(hash % ((mpi::kGreatestTag + 1) / 2));
+  return kTags * static_cast<int>(hash % ((mpi::kGreatestTag + 1) / kTags));
 }
 
 class MpiCommunicator final : public Communicator {
@@ -78,7 +81,22 @@ class MpiCommunicator final : public Communicator {
         members_(std::move(members)),
         tag_(tag),
         timeout_(timeout),
-        roll_call_(mpi, world, members_, static_cast<size_t>(rank), tag + 1) {}
+        roll_call_(mpi, world, members_, static_cast<size_t>(rank), tag + 1),
+        searches_(mpi, world, members_, static_cast<size_t>(rank), tag + 2) {}
+
+  std::chrono::milliseconds Timeout() override { return timeout_; }
+  // By the first message of the call.
+  bool IsAwaited() override {
+    for (const int member : members_) {
+      int there = 0;
+      if (member != members_[static_cast<size_t>(rank())])
+        mpi_.Check(mpi_.Iprobe(member, tag_, world_, &there, nullptr), "a query");
+      if (there != 0) return true;
+    }
+    return false;
+  }
+  void TellSearch(bool searching) override { searches_.Tell(searching); }
+  bool OthersSearch() override { return searches_.AllOthers(); }
 
  private:
   void GatherBytes(const void* sent, void* received, size_t bytes) override {
@@ -171,6 +189,7 @@ class MpiCommunicator final : public Communicator {
   std::vector<char> sent_, received_;
   std::vector<MpiHandle> requests_;  // receipts, then sends
   MpiRollCall roll_call_;
+  MpiSearches searches_;
 };
 
 }  // namespace

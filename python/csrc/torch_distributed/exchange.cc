@@ -47,6 +47,7 @@ Exchange::Tensors Exchange::Stage(const Tensors& tensors, bool sent, bool receiv
     Copy copy{tensor.detach(),
               at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true)),
               {},
+              sent,
               received};
     copy.wire = copy.host.view({-1});
     if (wire_ == Wire::kBytes) {
@@ -69,8 +70,10 @@ void Exchange::Record() {
 
 void Exchange::WaitForInputs() {
   ready_.synchronize();
-  for (Copy& copy : copies_)
+  for (Copy& copy : copies_) {
     if (copy.converted) copy.wire.copy_(copy.host.view({-1}));
+    if (copy.sent && prepare_) prepare_(copy.wire);
+  }
 }
 
 void Exchange::CopyBack(const std::function<void(at::Tensor&)>& adapt) const {

@@ -27,6 +27,8 @@ class Exchange {
   at::Tensor Send(const at::Tensor& tensor) { return Send(Tensors{tensor})[0]; }
   at::Tensor Receive(const at::Tensor& tensor) { return Receive(Tensors{tensor})[0]; }
 
+  // `change` is made to each copy of the host before the ranks see it.
+  void Prepare(std::function<void(at::Tensor&)> change) { prepare_ = std::move(change); }
   // To be called once all is staged; then, on any thread, the rest in this order.
   void Record();
   void WaitForInputs();
@@ -41,7 +43,7 @@ class Exchange {
  private:
   struct Copy {
     at::Tensor tensor, host, wire;
-    bool received, converted = false;
+    bool sent, received, converted = false;
   };
   Tensors Stage(const Tensors& tensors, bool sent, bool received);
 
@@ -49,6 +51,7 @@ class Exchange {
   c10::Device device_;
   Wire wire_;
   std::vector<Copy> copies_;
+  std::function<void(at::Tensor&)> prepare_;
   c10::Event ready_;
 };
 

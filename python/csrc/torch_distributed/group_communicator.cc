@@ -19,6 +19,17 @@ at::Tensor Bytes(const void* data, size_t bytes) {
 
 std::vector<int64_t> Splits(const std::vector<size_t>& bytes) { return {bytes.begin(), bytes.end()}; }
 
+// Ranks that call at the same time are not told of each other's waiting.
+constexpr std::chrono::milliseconds kUnnoticed{100};
+
+bool EndsWithin(c10d::Work& work, std::chrono::milliseconds limit) {
+  try {
+    return work.wait(limit);
+  } catch (const std::exception&) {  // of the limit, or of the work
+    return work.isCompleted();
+  }
+}
+
 size_t Total(const std::vector<size_t>& bytes) { return std::accumulate(bytes.begin(), bytes.end(), size_t{0}); }
 
 // The first line of torch's message, without the advice of gloo behind it.
@@ -33,10 +44,12 @@ std::string Reason(const std::exception& error) {
 }  // namespace
 
 GroupCommunicator::GroupCommunicator(std::string name, int rank, int size, ConnectHost connect,
-                                     std::chrono::milliseconds timeout, std::shared_ptr<RollCall> roll_call)
+                                     std::chrono::milliseconds timeout, std::shared_ptr<RollCall> roll_call,
+                                     GroupNotes notes)
     : Communicator(std::move(name), rank, size),
       connect_(std::move(connect)),
       roll_call_(std::move(roll_call)),
+      notes_(std::move(notes)),
       timeout_(timeout) {}
 
 void GroupCommunicator::Connect(const char* op) {
@@ -44,12 +57,18 @@ void GroupCommunicator::Connect(const char* op) {
   if (host_ != nullptr || closed_) return;
   const auto begin = std::chrono::steady_clock::now();
   try {
+    notes_.TellWaiting("connect");
     host_ = connect_(TimeOfExchange(timeout_));
   } catch (const std::exception& error) {
     npu::Fail(ErrorCode::kDeviceError, "[", op, "] on rank ", rank(), " of ", size(), " of the group '",
               Printable(group()), "': the ranks do not connect", roll_call_->Missing("connect", Since(begin), timeout_),
               ": ", Printable(Reason(error)));
   }
+}
+
+bool GroupCommunicator::IsAwaited() {
+  const std::lock_guard lock(connecting_);
+  return !closed_ && notes_.IsWaiting(host_ == nullptr ? "connect" : c10::str("exchange ", exchanges_));
 }
 
 void GroupCommunicator::SetTimeout(std::chrono::milliseconds timeout) {
@@ -77,7 +96,10 @@ void GroupCommunicator::ExchangeBytes(const void* sent, const std::vector<size_t
 void GroupCommunicator::Wait(const std::function<c10::intrusive_ptr<c10d::Work>()>& start) {
   const auto begin = std::chrono::steady_clock::now();
   try {
-    start()->wait();
+    const c10::intrusive_ptr<c10d::Work> work = start();
+    if (!EndsWithin(*work, kUnnoticed)) notes_.TellWaiting(c10::str("exchange ", exchanges_));
+    work->wait();
+    ++exchanges_;
   } catch (const std::exception& error) {
     Close();
     npu::Fail(ErrorCode::kDeviceError, "the ranks' exchange failed",

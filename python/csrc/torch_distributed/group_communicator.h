@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ep/runtime/communicator.h"
+#include "python/csrc/torch_distributed/group_notes.h"
 #include "python/csrc/torch_distributed/roll_call.h"
 
 namespace npu::distributed {
@@ -19,11 +20,15 @@ class GroupCommunicator final : public Communicator {
   using ConnectHost = std::function<c10::intrusive_ptr<c10d::Backend>(std::chrono::milliseconds)>;
 
   GroupCommunicator(std::string name, int rank, int size, ConnectHost connect, std::chrono::milliseconds timeout,
-                    std::shared_ptr<RollCall> roll_call);
+                    std::shared_ptr<RollCall> roll_call, GroupNotes notes);
 
   // The first operator of a group connects it: most groups have none.
   void Connect(const char* op) override;
   void SetTimeout(std::chrono::milliseconds timeout);
+  std::chrono::milliseconds Timeout() override;
+  bool IsAwaited() override;
+  void TellSearch(bool searching) override { notes_.TellSearch(searching); }
+  bool OthersSearch() override { return notes_.OthersSearch(); }
 
  private:
   void GatherBytes(const void* sent, void* received, size_t bytes) override;
@@ -34,10 +39,11 @@ class GroupCommunicator final : public Communicator {
   // Gives the group up. Ranks that wait for this one, which waits for another, learn of it now and not after their
   // timeout: they would be taken for missing.
   void Close();
-  std::chrono::milliseconds Timeout();
 
   ConnectHost connect_;
   const std::shared_ptr<RollCall> roll_call_;
+  GroupNotes notes_;
+  uint64_t exchanges_ = 0;  // that have succeeded; guarded by a turn
   std::mutex connecting_;
   c10::intrusive_ptr<c10d::Backend> host_;  // from the first operator on, until the group is lost
   bool closed_ = false;

@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -31,19 +32,28 @@ std::unique_ptr<Exchange> Begin(const char* op, const Tensors& tensors, Wire wir
   return Begin(op, tensors[0], wire);
 }
 
-// What the host's group is asked to reduce, and what is done to each result. gloo has no average: it is the sum, and a
-// division by the number of ranks behind it.
+// What the host's group is asked to reduce, and what is done to each result. gloo has no average and no factors: an
+// average is the sum and a division by the number of ranks behind it, and terms are multiplied before their sum.
 template <class Options>
 struct Reduction {
   Options host;
   std::function<void(at::Tensor&)> adapt;
 };
 
+// `exchange` has staged the terms, of which `term` is one.
 template <class Options>
-Reduction<Options> ReductionOf(const char* op, const Options& asked, int ranks) {
-  TORCH_CHECK(asked.reduceOp != ReduceOp::PREMUL_SUM, "[hccl] ", op,
-              " expected SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR or BXOR, got PREMUL_SUM; multiply the input first");
+Reduction<Options> ReductionOf(Exchange& exchange, const Options& asked, const at::Tensor& term, int ranks) {
   Reduction<Options> reduction{asked, {}};
+  if (asked.reduceOp == ReduceOp::PREMUL_SUM) {
+    TORCH_CHECK(term.is_floating_point(), "[hccl] ", exchange.op(), " expected floats to multiply for PREMUL_SUM, got ",
+                term.scalar_type());
+    const auto* given = static_cast<const c10d::PreMulSumSupplement*>(asked.reduceOp.supplement_.get());
+    TORCH_CHECK(given != nullptr, "[hccl] ", exchange.op(), " expected a factor with PREMUL_SUM, got none");
+    const double factor =
+        given->tensor_factor.defined() ? given->tensor_factor.item().toDouble() : given->double_factor;
+    exchange.Prepare([factor](at::Tensor& wire) { wire.mul_(factor); });
+    reduction.host.reduceOp = ReduceOp::SUM;
+  }
   if (asked.reduceOp == ReduceOp::AVG) {
     reduction.host.reduceOp = ReduceOp::SUM;
     reduction.adapt = [ranks](at::Tensor& sum) {
@@ -54,6 +64,23 @@ Reduction<Options> ReductionOf(const char* op, const Options& asked, int ranks) 
     };
   }
   return reduction;
+}
+
+// Whether a list has a tensor of another size than `whole`.
+bool IsUneven(const Tensors& parts, const at::Tensor& whole) {
+  return std::any_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return part.numel() != whole.numel(); });
+}
+
+// Of a list of tensors of several sizes, the one of this rank is like `own`.
+void CheckUneven(const char* op, const Tensors& parts, const at::Tensor& own, int rank, int ranks) {
+  TORCH_CHECK(static_cast<int>(parts.size()) == ranks, "[hccl] ", op, " expected ", ranks,
+              " tensors, one of each rank, got ", parts.size());
+  const at::Tensor& mine = parts[static_cast<size_t>(rank)];
+  TORCH_CHECK(mine.numel() == own.numel(), "[hccl] ", op, " expected a tensor of ", own.numel(), " elements for rank ",
+              rank, ", got ", mine.numel());
+  for (const at::Tensor& part : parts)
+    TORCH_CHECK(part.scalar_type() == own.scalar_type(), "[hccl] ", op, " expected tensors of ", own.scalar_type(),
+                ", got one of ", part.scalar_type());
 }
 
 int64_t CodeOf(const ReduceOp& op) { return static_cast<int64_t>(op.op_); }
@@ -133,6 +160,7 @@ HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_
       host_(std::move(host)),
       options_(std::move(options)),
       timeout_(timeout),
+      notes_(store, getRank(), getSize()),
       roll_call_(std::make_shared<RollCall>(std::move(store), getRank(), getSize())),
       connect_(std::move(connect)),
       name_(std::move(name)) {
@@ -141,7 +169,8 @@ HcclBackend::HcclBackend(c10::intrusive_ptr<c10d::Backend> host, c10::intrusive_
 }
 
 void HcclBackend::MakeOperators() {
-  operators_ = std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), connect_, timeout_.load(), roll_call_);
+  operators_ =
+      std::make_shared<GroupCommunicator>(name_, getRank(), getSize(), connect_, timeout_.load(), roll_call_, notes_);
   Communicators::Add(operators_);
 }
 
@@ -187,6 +216,25 @@ HcclBackend::Handle HcclBackend::Enqueue(Signature signature, std::chrono::milli
             },
             adapt);
       });
+  return Begun(work);
+}
+
+HcclBackend::Handle HcclBackend::Begun(Handle work) {
+  const std::lock_guard lock(coalescing_);
+  if (coalesced_) coalesced_->push_back(work);
+  return work;
+}
+
+void HcclBackend::startCoalescing() {
+  const std::lock_guard lock(coalescing_);
+  coalesced_.emplace();  // an error may have prevented the end of an earlier one
+}
+
+HcclBackend::Handle HcclBackend::endCoalescing() {
+  const std::lock_guard lock(coalescing_);
+  TORCH_CHECK(coalesced_, "[hccl] expected a start of coalescing before its end");
+  auto work = c10::make_intrusive<CoalescedWork>(getRank(), std::move(*coalesced_));
+  coalesced_.reset();
   return work;
 }
 
@@ -199,7 +247,7 @@ HcclBackend::Handle HcclBackend::broadcast(Tensors& tensors, const c10d::Broadca
 
 HcclBackend::Handle HcclBackend::allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) {
   auto exchange = Begin("all_reduce", tensors, Wire::kNumbers);
-  auto [reduced, adapt] = ReductionOf("all_reduce", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, tensors[0], getSize());
   Tensors wires = exchange->Update(tensors);
   return Enqueue(
       {OpType::ALLREDUCE, CodeOf(options.reduceOp), tensors}, options.timeout, std::move(exchange),
@@ -208,7 +256,7 @@ HcclBackend::Handle HcclBackend::allreduce(Tensors& tensors, const c10d::Allredu
 
 HcclBackend::Handle HcclBackend::allreduce_coalesced(Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
   auto exchange = Begin("all_reduce_coalesced", tensors, Wire::kNumbers);
-  auto [reduced, adapt] = ReductionOf("all_reduce_coalesced", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, tensors[0], getSize());
   Tensors wires = exchange->Update(tensors);
   return Enqueue(
       {OpType::ALLREDUCE_COALESCED, CodeOf(options.reduceOp), tensors}, options.timeout, std::move(exchange),
@@ -218,7 +266,7 @@ HcclBackend::Handle HcclBackend::allreduce_coalesced(Tensors& tensors, const c10
 
 HcclBackend::Handle HcclBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   auto exchange = Begin("reduce", tensors, Wire::kNumbers);
-  auto [reduced, adapt] = ReductionOf("reduce", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, tensors[0], getSize());
   Tensors wires = options.rootRank == getRank() ? exchange->Update(tensors) : exchange->Send(tensors);
   return Enqueue(
       {OpType::REDUCE, CodeOf(options.reduceOp) + 16 * options.rootRank, tensors}, options.timeout, std::move(exchange),
@@ -231,11 +279,32 @@ HcclBackend::Handle HcclBackend::allgather(std::vector<Tensors>& outputs, Tensor
   TORCH_CHECK(inputs.size() == 1 && outputs.size() == 1,
               "[hccl] all_gather expected one input and its list of outputs, got ", inputs.size(), " and ",
               outputs.size());
+  if (IsUneven(outputs[0], inputs[0])) return GatherUneven(outputs[0], inputs, options);
   CheckParts("all_gather", outputs[0], inputs[0], getSize());
   Tensors from = exchange->Send(inputs);
   std::vector<Tensors> to{exchange->Receive(outputs[0])};
   return Enqueue({OpType::ALLGATHER, 0, inputs}, options.timeout, std::move(exchange),
                  [from, to, options](c10d::Backend& host) mutable { return host.allgather(to, from, options); });
+}
+
+HcclBackend::Handle HcclBackend::GatherUneven(const Tensors& outputs, const Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) {
+  auto exchange = Begin("all_gather", inputs);
+  CheckUneven("all_gather", outputs, inputs[0], getRank(), getSize());
+  Tensors from = exchange->Send(inputs), to = exchange->Receive(outputs);
+  const auto self = static_cast<size_t>(getRank());
+  return Enqueue({OpType::ALLGATHER, 2, outputs}, options.timeout, std::move(exchange),
+                 [from, to, self, options](c10d::Backend& host) mutable {
+                   to[self].copy_(from[0]);
+                   for (size_t rank = 0; rank < to.size(); ++rank) {
+                     Tensors part{to[rank]};
+                     c10d::BroadcastOptions of_rank;
+                     of_rank.rootRank = static_cast<int64_t>(rank);
+                     of_rank.timeout = options.timeout;
+                     host.broadcast(part, of_rank)->wait();
+                   }
+                   return Handle();
+                 });
 }
 
 HcclBackend::Handle HcclBackend::allgather_coalesced(std::vector<Tensors>& outputs, Tensors& inputs,
@@ -303,8 +372,10 @@ HcclBackend::Handle HcclBackend::scatter(Tensors& outputs, std::vector<Tensors>&
 
 HcclBackend::Handle HcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
+  if (inputs.size() == 1 && outputs.size() == 1 && IsUneven(inputs[0], outputs[0]))
+    return ReduceScatterUneven(outputs, inputs[0], options);
   auto exchange = Begin("reduce_scatter", outputs, Wire::kNumbers);
-  auto [reduced, adapt] = ReductionOf("reduce_scatter", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, outputs[0], getSize());
   std::vector<Tensors> sent;
   for (const Tensors& parts : inputs) {
     CheckParts("reduce_scatter", parts, outputs[0], getSize());
@@ -317,11 +388,35 @@ HcclBackend::Handle HcclBackend::reduce_scatter(Tensors& outputs, std::vector<Te
       std::move(adapt));
 }
 
+HcclBackend::Handle HcclBackend::ReduceScatterUneven(const Tensors& outputs, const Tensors& inputs,
+                                                     const c10d::ReduceScatterOptions& options) {
+  auto exchange = Begin("reduce_scatter", outputs, Wire::kNumbers);
+  CheckUneven("reduce_scatter", inputs, outputs[0], getRank(), getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, outputs[0], getSize());
+  Tensors from = exchange->Send(inputs), to = exchange->Receive(outputs);
+  const auto self = static_cast<size_t>(getRank());
+  return Enqueue(
+      {OpType::REDUCE_SCATTER, CodeOf(options.reduceOp), inputs}, options.timeout, std::move(exchange),
+      [from, to, self, reduced](c10d::Backend& host) mutable {
+        for (size_t rank = 0; rank < from.size(); ++rank) {
+          Tensors part{from[rank]};
+          c10d::ReduceOptions of_rank;
+          of_rank.reduceOp = reduced.reduceOp;
+          of_rank.rootRank = static_cast<int64_t>(rank);
+          of_rank.timeout = reduced.timeout;
+          host.reduce(part, of_rank)->wait();
+        }
+        to[0].copy_(from[self]);
+        return Handle();
+      },
+      std::move(adapt));
+}
+
 HcclBackend::Handle HcclBackend::_reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                                       const c10d::ReduceScatterOptions& options) {
   auto exchange = Begin("reduce_scatter_tensor", input, Wire::kNumbers);
   CheckWhole("reduce_scatter_tensor", input, output, getSize());
-  auto [reduced, adapt] = ReductionOf("reduce_scatter_tensor", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, input, getSize());
   at::Tensor from = exchange->Send(input), to = exchange->Receive(output);
   return Enqueue(
       {OpType::_REDUCE_SCATTER_BASE, CodeOf(options.reduceOp), {output}}, options.timeout, std::move(exchange),
@@ -335,7 +430,7 @@ HcclBackend::Handle HcclBackend::reduce_scatter_tensor_coalesced(Tensors& output
   TORCH_CHECK(outputs.size() == inputs.size(), "[hccl] reduce_scatter_tensor expected as many outputs as inputs, ",
               inputs.size(), ", got ", outputs.size());
   for (size_t i = 0; i < inputs.size(); ++i) CheckWhole("reduce_scatter_tensor", inputs[i], outputs[i], getSize());
-  auto [reduced, adapt] = ReductionOf("reduce_scatter_tensor", options, getSize());
+  auto [reduced, adapt] = ReductionOf(*exchange, options, inputs[0], getSize());
   Tensors from = exchange->Send(inputs), to = exchange->Receive(outputs);
   return Enqueue(
       {OpType::REDUCE_SCATTER_TENSOR_COALESCED, CodeOf(options.reduceOp), outputs}, options.timeout,
@@ -409,7 +504,7 @@ HcclBackend::Handle HcclBackend::send(Tensors& tensors, int to, int tag) {
           {});
     });
   });
-  return work;
+  return Begun(work);
 }
 
 HcclBackend::Handle HcclBackend::recv(Tensors& tensors, int from, int tag) { return Receive(tensors, from, tag); }
@@ -462,7 +557,7 @@ HcclBackend::Handle HcclBackend::Receive(Tensors& tensors, std::optional<int> fr
           {});
     });
   });
-  return work;
+  return Begun(work);
 }
 
 HcclBackend::Handle HcclBackend::barrier(const c10d::BarrierOptions& options) {

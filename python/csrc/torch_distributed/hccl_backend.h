@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "python/csrc/torch_distributed/agreement.h"
+#include "python/csrc/torch_distributed/coalesced_work.h"
 #include "python/csrc/torch_distributed/collective_work.h"
 #include "python/csrc/torch_distributed/group_communicator.h"
 #include "python/csrc/torch_distributed/job_thread.h"
@@ -53,6 +54,9 @@ class HcclBackend final : public c10d::Backend {
   void setTimeout(std::chrono::milliseconds timeout) override;
   void setSequenceNumberForGroup() override { host_->setSequenceNumberForGroup(); }
   uint64_t getSequenceNumberForGroup() override { return host_->getSequenceNumberForGroup(); }
+  // The calls between them, which begin as usual, have one work.
+  void startCoalescing() override;
+  Handle endCoalescing() override;
   void abort() override { host_->abort(); }
   void shutdown() override { host_->shutdown(); }
 
@@ -89,6 +93,11 @@ class HcclBackend final : public c10d::Backend {
   // Enqueues a collective whose tensors `exchange` has staged. `adapt` changes each result before it is copied back.
   Handle Enqueue(Signature signature, std::chrono::milliseconds timeout, std::unique_ptr<Exchange> exchange,
                  Start start, Adapt adapt = {});
+  // Returns the work of a call, which the end of coalescing waits for, too.
+  Handle Begun(Handle work);
+  // Of tensors that differ in their sizes, which all ranks know.
+  Handle GatherUneven(const Tensors& outputs, const Tensors& inputs, const c10d::AllgatherOptions& options);
+  Handle ReduceScatterUneven(const Tensors& outputs, const Tensors& inputs, const c10d::ReduceScatterOptions& options);
   void MakeOperators();
   // Enqueues a receipt from the rank `from`, or from any.
   Handle Receive(Tensors& tensors, std::optional<int> from, int tag);
@@ -96,12 +105,15 @@ class HcclBackend final : public c10d::Backend {
   const c10::intrusive_ptr<c10d::Backend> host_;
   const c10::intrusive_ptr<Options> options_;
   std::atomic<std::chrono::milliseconds> timeout_;
+  const GroupNotes notes_;
   const std::shared_ptr<RollCall> roll_call_;
   const GroupCommunicator::ConnectHost connect_;
   std::mutex naming_;  // guards the next three
   std::string name_;
   bool name_taken_ = false;
   std::shared_ptr<GroupCommunicator> operators_;  // known to them by the group's name
+  std::mutex coalescing_;                         // guards the next one
+  std::optional<CoalescedWork::Works> coalesced_;
   OwnMessages own_messages_;
   std::atomic<uint64_t> collectives_so_far_{0};  // which all ranks call in one order
   // One collective after the other. Transfers between two ranks need not come in the same order on all ranks: all of
