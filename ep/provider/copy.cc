@@ -6,6 +6,7 @@
 #include <string>
 
 #include "ep/provider/allocator.h"
+#include "ep/provider/session_runs.h"
 #include "ep/runtime/backend_extensions.h"
 #include "ep/runtime/file_pages.h"
 #include "ep/runtime/pinned_memory.h"
@@ -60,6 +61,13 @@ void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);  // one task, which owns its source
 }
 
+// For a copy without a stream: what was enqueued on this thread, in a run too, may still write the source. Onnxruntime
+// makes such copies within a run for a node of the CPU in a body whose If, Loop or Scan is on the NPU.
+void WaitForThread(DeviceState& device) {
+  if (!device.CapturesHere()) SessionRuns::SettleCurrent(device.device());
+  device.WaitForCaller();
+}
+
 }  // namespace
 
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes) {
@@ -73,7 +81,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
   if (to_host && from != Place::kDevice) {
     // Copies in flight may still write the source or read the target.
     if (stream == nullptr) {
-      device.WaitForCaller();
+      WaitForThread(device);
     } else if (!device.CapturesHere()) {
       stream->Synchronize();
     }
@@ -90,7 +98,7 @@ void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const v
                                                  : CopyKind::kHostToDevice;
   if (stream == nullptr) {
     // Waking a stream's thread for a few bytes, and waiting for it, takes longer than the copy.
-    device.WaitForCaller();
+    WaitForThread(device);
     if (kind == CopyKind::kHostToDevice) {
       UploadReleasing(device.device(), dst, src, bytes);
     } else {

@@ -136,6 +136,10 @@ void SessionRuns::Settle() {
   ThrowIfFailed(failed);
 }
 
+void SessionRuns::SettleCurrent(Device& device) {
+  if (current != nullptr && &current->owner->device_.device() == &device) current->owner->Settle();
+}
+
 void SessionRuns::End() {
   if (current == nullptr || current->owner != this) return;
   std::unique_ptr<Run> run;

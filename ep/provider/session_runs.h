@@ -36,6 +36,8 @@ class SessionRuns {
   static void EnterCurrent(Stream& stream);
   // Waits for the work of this thread's run and throws its failure, which no later run then sees.
   void Settle();
+  // The same for this thread's run of any session on the device, if there is one.
+  static void SettleCurrent(Device& device);
   // Ends this thread's run; its work may still be in flight unless it was waited for. Throws if later work cannot be
   // ordered behind that work, and then waits for it.
   void End();

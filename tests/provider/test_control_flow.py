@@ -209,3 +209,33 @@ def test_control_flow_is_not_captured_in_graphs() -> None:
     options = [{"enable_npu_graph": "1"}]
     with pytest.raises(Exception, match=r"graph|Graph"):
         ort.InferenceSession(growing_loop(), providers=[NPU], provider_options=options)
+
+
+@pytest.mark.parametrize("flag", [True, False])
+def test_a_node_of_the_cpu_in_a_branch_reads_what_the_npu_has_in_the_other(flag: bool) -> None:
+    """Onnxruntime copies x to the NPU for the If, and back for the branch, without a stream."""
+    rng = np.random.default_rng(0)
+    x, w = (rng.normal(size=(16, 16)).astype(np.float32) for _ in range(2))
+    there = helper.make_graph(
+        [
+            node("Normalizer", "x", "a", domain="ai.onnx.ml", norm="L2"),
+            node("MatMul", "a w", "product"),
+        ],
+        "there",
+        [],
+        [value("product", FLOAT, None)],
+    )
+    here = helper.make_graph([node("MatMul", "x w", "y1")], "here", [], [value("y1", FLOAT, None)])
+    model = make_model(
+        [helper.make_node("If", ["flag"], ["y"], then_branch=there, else_branch=here)],
+        [("x", FLOAT, [16, 16]), ("flag", BOOL, [])],
+        [("y", FLOAT, None)],
+        {"w": w},
+    )
+    session = npu_session(model)
+    placed = {row["op_type"]: row["provider"] for row in onnxruntime_npu.assignment(session)}
+    assert placed["If"] == NPU and placed["Normalizer"] == CPU
+    expected = (x / np.linalg.norm(x, axis=1, keepdims=True) if flag else x) @ w
+    for _ in range(3):
+        (got,) = session.run(None, {"x": x, "flag": np.array(flag)})
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)  # sums of 16 products
