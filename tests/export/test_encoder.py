@@ -124,14 +124,28 @@ def run(session, sample):
 
 # Kinds that share their layers with another one above: --exhaustive runs them.
 REPEATED = ("distilbert", "dinov2", "electra", "siglip_vision_model", "vit")
+# Kinds that differ in one part from those left.
+SLOW = (
+    "albert",
+    "clip_vision_model",
+    "eurobert",
+    "mpnet",
+    "nomic_bert",
+    "roberta",
+    "smolvlm_vision",
+)
+
+
+def marks_of(kind):
+    """Return the mark of the test that exports a kind of encoder."""
+    if kind in REPEATED:
+        return pytest.mark.exhaustive
+    return pytest.mark.slow if kind in SLOW else ()
 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        pytest.param(kind, marks=pytest.mark.exhaustive if kind in REPEATED else ())
-        for kind in ENCODERS
-    ],
+    [pytest.param(kind, marks=marks_of(kind)) for kind in ENCODERS],
 )
 def test_outputs_equal_those_of_transformers(tmp_path, kind):
     model = tiny_encoder(kind)
