@@ -81,6 +81,7 @@ def _generated(place, ranks, folder):
 
 # A rank's sum over its experts is rounded to float16 once more: no two logits of these models that
 # are first and second come so close.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "scheme",
     [
@@ -101,6 +102,7 @@ def test_quantised_parts_generate_the_tokens_of_the_quantised_whole(tmp_path, sc
     assert _generated(tmp_path / "parts", 2, tmp_path) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["Q8_0", pytest.param("Q4_1", marks=pytest.mark.exhaustive)])
 def test_parts_of_a_gguf_file_generate_the_tokens_of_the_whole(tmp_path, kind):
     """Of the blocks' integers; two ranks have one and two of three experts."""

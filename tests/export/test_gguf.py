@@ -179,7 +179,7 @@ def test_the_last_decoded_weight_is_freed_with_the_model(tmp_path):
     assert integers() is None
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_1"])
+@pytest.mark.parametrize("kind", ["Q8_0", pytest.param("Q4_1", marks=pytest.mark.slow)])
 def test_experts_stay_integers(tmp_path, monkeypatch, kind):
     path = write_gguf(tmp_path / "source", "qwen3moe", kind)
     decoded = decoded_tensors(monkeypatch)

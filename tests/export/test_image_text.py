@@ -131,7 +131,13 @@ def exported(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "kind", ["clip", pytest.param("siglip", marks=pytest.mark.exhaustive), "smolvlm", "gemma3"]
+    "kind",
+    [
+        "clip",
+        pytest.param("siglip", marks=pytest.mark.exhaustive),
+        pytest.param("smolvlm", marks=pytest.mark.slow),
+        pytest.param("gemma3", marks=pytest.mark.slow),
+    ],
 )
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
     model, directory, report = exported(kind)

@@ -174,6 +174,7 @@ def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, name):
     assert not hasattr(loaded.model.config, "quantization_config")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -217,7 +218,7 @@ def test_projections_stored_differently_stay_several(tmp_path):
     assert torch.equal(both.floats(), weights[0].floats().repeat(2, 1))
 
 
-@pytest.mark.parametrize("activation", ["dynamic", "static"])
+@pytest.mark.parametrize("activation", ["dynamic", pytest.param("static", marks=pytest.mark.slow)])
 def test_integer_activations_of_compressed_tensors(tmp_path, activation):
     rng = np.random.default_rng(3)
     model = tiny_model("llama")

@@ -57,6 +57,7 @@ def test_blocks_are_written_by_the_prolog(exported):
     assert report.gaps == [] and report.replaced["npu_scatter_nd_update"]["emitted"] == 4
 
 
+@pytest.mark.slow
 def test_projections_that_are_quantised_stay_projections(tmp_path):
     options = {"dtype": "bfloat16", "quant": "w8a16", "check": False}
     report = export_causal_lm(tiny_model("youtu"), tmp_path / "out", **options)

@@ -54,8 +54,8 @@ def cached_logits(model, prompt, continuation):
     [
         ("llama", "static", "dynamic"),
         ("llama", "dynamic", "llama3"),
-        ("llama", "dynamic", "yarn"),
-        ("phi3", "static", "longrope"),
+        pytest.param("llama", "dynamic", "yarn", marks=pytest.mark.slow),
+        pytest.param("phi3", "static", "longrope", marks=pytest.mark.slow),
         ("granite", "dynamic", "longrope"),
         pytest.param("granite", "dynamic", "dynamic", marks=pytest.mark.exhaustive),
         pytest.param("llama", "dynamic", "linear", marks=pytest.mark.exhaustive),

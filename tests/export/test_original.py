@@ -132,8 +132,8 @@ def test_capped_scores_are_an_operator_of_opset_23(exported, kind, cache):
             )
             for kind in FUSED
         ),
-        ("gemma2", "static"),
-        ("gemma3_text", "paged"),
+        pytest.param("gemma2", "static", marks=pytest.mark.slow),
+        pytest.param("gemma3_text", "paged", marks=pytest.mark.slow),
     ],
 )
 def test_bfloat16_error_is_within_that_of_transformers(exported, kind, cache):
