@@ -64,7 +64,10 @@ def rms(values):
 
 
 @pytest.mark.parametrize("scheme", ["w8a16", "w4a16"])
-@pytest.mark.parametrize(("kind", "cache"), [("llama", "static"), ("mixtral", "dynamic")])
+@pytest.mark.parametrize(
+    ("kind", "cache"),
+    [pytest.param("llama", "static", marks=pytest.mark.slow), ("mixtral", "dynamic")],
+)
 def test_weights_on_the_grid_stay_what_they_are(tmp_path, kind, cache, scheme):
     model = on_grid(kind, int(scheme[1]))
     options = {"dtype": "float16", "quant": scheme, "cache": cache}
@@ -90,7 +93,9 @@ def test_calibrated_int4_errs_less(tmp_path, exported):
     assert ours < 0.95 * theirs
 
 
-@pytest.mark.parametrize("scheme", ["w8a8_dynamic", "w8a8", "w4a8"])
+@pytest.mark.parametrize(
+    "scheme", ["w8a8_dynamic", pytest.param("w8a8", marks=pytest.mark.slow), "w4a8"]
+)
 def test_integer_activations_add_their_rounding(tmp_path, scheme):
     model = on_grid("llama", int(scheme[1]))
     calibration = [p + c for p, c in zip(PROMPTS, CONTINUATIONS, strict=True)]
@@ -132,7 +137,7 @@ def test_original_form_quantises_its_linear_layers(tmp_path, kind, projections):
     assert rms(differences) <= 0.05 * scale
 
 
-@pytest.mark.parametrize("scheme", ["w8a8", "w8a8_dynamic"])
+@pytest.mark.parametrize("scheme", ["w8a8", pytest.param("w8a8_dynamic", marks=pytest.mark.slow)])
 def test_projections_of_one_tensor_share_its_rounding(tmp_path, scheme):
     options = {"quant": scheme, "calibration": [PROMPTS[0]]}
     report = export_causal_lm(tiny_model("granite"), tmp_path, check=False, **options)
@@ -143,7 +148,9 @@ def test_projections_of_one_tensor_share_its_rounding(tmp_path, scheme):
     assert report.replaced["npu_quant_matmul"]["emitted"] == 6 * 2
 
 
-@pytest.mark.parametrize("kind", ["llama", "granite"])  # rebuilt, and in its own form
+@pytest.mark.parametrize(  # rebuilt, and in its own form
+    "kind", ["llama", pytest.param("granite", marks=pytest.mark.slow)]
+)
 def test_head_and_activations_are_rounded_if_asked_for(tmp_path, kind):
     model = tiny_model(kind)
     options = {"quant": "w8a16", "quant_head": True, "inner_precise": 1, "check": False}

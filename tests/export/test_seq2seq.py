@@ -213,8 +213,13 @@ def generated(model, source, **options):
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=() if kind in ("t5", "whisper") else pytest.mark.exhaustive)
-        for kind in MODELS
+        "t5",
+        pytest.param("whisper", marks=pytest.mark.slow),
+        *(
+            pytest.param(kind, marks=pytest.mark.exhaustive)
+            for kind in MODELS
+            if kind not in ("t5", "whisper")
+        ),
     ],
 )
 def test_static_cache_is_written_in_place_and_gives_the_tokens_of_transformers(tmp_path, kind):

@@ -40,7 +40,13 @@ assert bool((a != 1).all())
 """
 
 
-@pytest.mark.parametrize("imports", IMPORTS.values(), ids=IMPORTS)
+@pytest.mark.parametrize(
+    "imports",
+    [
+        pytest.param(code, id=name, marks=() if name == "as torch_npu" else pytest.mark.slow)
+        for name, code in IMPORTS.items()
+    ],
+)
 def test_autocast_works_in_every_import_order(imports):
     subprocess.run([sys.executable, "-c", imports + AUTOCAST], check=True, timeout=900)
 
