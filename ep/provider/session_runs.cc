@@ -14,7 +14,7 @@
 #include "ep/runtime/retirement.h"
 
 namespace npu::provider {
-thread_local SessionRuns::Run* SessionRuns::current = nullptr;
+thread_local std::weak_ptr<SessionRuns::Run> SessionRuns::current;
 
 namespace {
 
@@ -78,7 +78,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   Graph::RefuseInCapture(stream,
                          "a run of a session: run it outside of torch.npu.graph, or capture it with the provider "
                          "option enable_npu_graph");
-  auto run = std::make_unique<Run>(Run{.owner = this});
+  auto run = std::make_shared<Run>(Run{.owner = this});
   Backend& backend = device_.device().backend();
   // This thread's work in other runs must not delay the caller's stream, which other threads may share.
   if (!elsewhere && Outstanding::Any()) run->after = Outstanding::Of(device_.device());
@@ -92,7 +92,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   if (elsewhere) run->caller = &stream;
   std::lock_guard lock(mutex_);
   runs_.push_back(std::move(run));
-  current = runs_.back().get();
+  current = runs_.back();
 }
 
 void SessionRuns::Join(Run& run, Stream& stream) {
@@ -102,11 +102,11 @@ void SessionRuns::Join(Run& run, Stream& stream) {
 }
 
 void SessionRuns::Enter(Stream& stream) {
-  if (current != nullptr && current->owner == this) {
-    if (current->entered == &stream) return;
+  if (const auto run = current.lock(); run != nullptr && run->owner == this) {
+    if (run->entered == &stream) return;
     std::lock_guard lock(mutex_);
-    Join(*current, stream);
-    current->entered = &stream;
+    Join(*run, stream);
+    run->entered = &stream;
     return;
   }
   // One of onnxruntime's own threads: its run is unknown, so the stream follows every caller.
@@ -115,15 +115,17 @@ void SessionRuns::Enter(Stream& stream) {
 }
 
 void SessionRuns::EnterCurrent(Stream& stream) {
-  if (current != nullptr && &current->owner->device_.device() == &stream.device()) current->owner->Enter(stream);
+  const auto run = current.lock();
+  if (run != nullptr && &run->owner->device_.device() == &stream.device()) run->owner->Enter(stream);
 }
 
 void SessionRuns::Settle() {
-  if (current == nullptr || current->owner != this) return;
+  const auto run = current.lock();
+  if (run == nullptr || run->owner != this) return;
   std::vector<Stream*> streams;
   {
     std::lock_guard lock(mutex_);
-    streams = current->streams;
+    streams = run->streams;
   }
   Backend& backend = device_.device().backend();
   const MayBlock scope;
@@ -137,24 +139,23 @@ void SessionRuns::Settle() {
 }
 
 void SessionRuns::SettleCurrent(Device& device) {
-  if (current != nullptr && &current->owner->device_.device() == &device) current->owner->Settle();
+  const auto run = current.lock();
+  if (run != nullptr && &run->owner->device_.device() == &device) run->owner->Settle();
 }
 
 void SessionRuns::End() {
-  if (current == nullptr || current->owner != this) return;
-  std::unique_ptr<Run> run;
+  const auto run = current.lock();
+  if (run == nullptr || run->owner != this) return;
   {
     std::lock_guard lock(mutex_);
-    const auto found = std::find_if(runs_.begin(), runs_.end(), [](const auto& r) { return r.get() == current; });
-    run = std::move(*found);
-    runs_.erase(found);
+    runs_.erase(std::find(runs_.begin(), runs_.end(), run));
     // This run was ordered behind the work that this thread left before, and has reported its failures.
     std::erase_if(unawaited_, [this](const Unawaited& work) {
       return work.told == ThisThreadNumber() ||
              (work.told == 0 && device_.device().backend().EventQuery(work.done->handle()));
     });
   }
-  current = nullptr;
+  current.reset();
   std::exception_ptr failed;
   for (Stream* stream : run->streams) {
     try {

@@ -55,7 +55,8 @@ class SessionRuns {
     std::vector<Stream*> streams = {};  // streams with work of the run
     const Stream* entered = nullptr;    // the last stream that this thread entered
   };
-  static thread_local Run* current;
+  // This thread's run. A session may fail after Begin, and end without End: its run is gone with it.
+  static thread_local std::weak_ptr<Run> current;
   // The end of unawaited work, until it is over.
   struct Unawaited {
     uint64_t told;  // the thread to which Wait() reports a failure; 0: Outstanding reports it to its thread
@@ -72,7 +73,7 @@ class SessionRuns {
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_;  // all, in use or idle
   std::vector<Stream*> idle_;
-  std::vector<std::unique_ptr<Run>> runs_;  // in progress
+  std::vector<std::shared_ptr<Run>> runs_;  // in progress
   std::vector<Unawaited> unawaited_;
 };
 
