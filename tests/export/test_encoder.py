@@ -128,11 +128,14 @@ REPEATED = ("distilbert", "dinov2", "electra", "siglip_vision_model", "vit")
 SLOW = (
     "albert",
     "clip_vision_model",
+    "deberta-v2",
     "eurobert",
     "mpnet",
     "nomic_bert",
     "roberta",
     "smolvlm_vision",
+    "t5",
+    "whisper",
 )
 
 

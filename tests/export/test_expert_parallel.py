@@ -30,6 +30,7 @@ def _greedy(model, prompt):
     return tokens[len(prompt) :]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
 def test_tokens_of_every_rank_equal_those_of_one(tmp_path, ranks):
     """Through sessions, also with heads divided among the ranks, and eagerly."""

@@ -18,6 +18,8 @@ from .conftest import CONTINUATIONS, PROMPTS, Forced, expected_logits, tiny_mode
 from .test_adapters import PLAIN, adapted
 from .test_causal_lm import PROVIDERS
 
+pytestmark = pytest.mark.slow  # several exports; merged adapters are exported in test_adapters.py
+
 TOLERANCE = 1e-4  # as in test_causal_lm.py
 # Two adapters of different layers and ranks: q, k and v are joined, and so are gate and up.
 SETTINGS = {

@@ -110,11 +110,12 @@ def errors_of_parts(tmp_path, model, schemes, **division):
     return errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "schemes",
     [
         ("w4a16",),
-        pytest.param(("w8a8_dynamic",), marks=pytest.mark.slow),
+        ("w8a8_dynamic",),
         pytest.param(("w8a16", "w8a8"), marks=pytest.mark.exhaustive),
     ],
     ids=" ".join,

@@ -28,6 +28,8 @@ from op_paths import (
     session,
 )
 
+pytestmark = pytest.mark.slow  # a sweep over all operators beside those of test_ops.py
+
 FLOAT = onnx.TensorProto.FLOAT
 
 

@@ -28,6 +28,8 @@ from op_paths import (
 from test_refusals import LARGE, _outcome
 from test_symbolic_sizes import _free, _resized, _tensors
 
+pytestmark = pytest.mark.slow  # a sweep over all operators beside those of test_ops.py
+
 # Each sample makes many calls. The first two of an operator cover its batch axes.
 calls = pytest.mark.parametrize(
     ("op", "i"),

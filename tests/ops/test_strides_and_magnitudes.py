@@ -13,6 +13,8 @@ import torch
 from onnxruntime_npu.opdef import Op, Sample, all_ops
 from op_paths import _map, _tensors, bind, eager, reference, samples
 
+pytestmark = pytest.mark.slow  # a sweep over all operators beside those of test_ops.py
+
 OPS = list(all_ops().values())
 # Their softmax is online: a sum that has seen two infinities is NaN, and so is its row.
 ONLINE_SOFTMAX = {"npu_fused_infer_attention_score", "npu_fusion_attention"}

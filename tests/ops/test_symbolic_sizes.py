@@ -26,6 +26,8 @@ from torch.fx.experimental.symbolic_shapes import (
     StatelessSymbolicContext,
 )
 
+pytestmark = pytest.mark.slow  # a trace of each operator
+
 # A size of a call: argument, number in a list of tensors, axis; or argument, None, entry of a list.
 Place = tuple[str, int | None, int]
 
@@ -219,7 +221,6 @@ def _one_of_each_family() -> list[object]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("op", _one_of_each_family())
 def test_one_compilation_serves_all_sizes(op: Op) -> None:
     """Of others, opcheck compiles a call with open sizes."""
@@ -246,7 +247,6 @@ def test_one_compilation_serves_all_sizes(op: Op) -> None:
     assert counter.frame_count == 1, "compiled anew for other sizes"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("op", _one_of_each_family())
 def test_export_keeps_sizes_open(op: Op) -> None:
     """What a trace of the operator alone keeps open, torch.export keeps open as well."""

@@ -146,7 +146,7 @@ if "fail" in sys.argv:
     [
         (["script.py", "--cuda", "-m"], 0, "['--cuda', '-m'] 42 False\n", ""),
         (["--cuda", "script.py"], 0, "[] 42 True\n", ""),
-        (["-m", "script", "x"], 0, "['x'] 42 False\n", ""),
+        pytest.param(["-m", "script", "x"], 0, "['x'] 42 False\n", "", marks=pytest.mark.slow),
         (["script.py", "fail"], 1, "['fail'] 42 False\n", "FileNotFoundError: mine"),
         (["none.py"], 2, "", "error: run expected a script, got 'none.py', which does not exist"),
     ],

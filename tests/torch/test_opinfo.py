@@ -54,6 +54,8 @@ def cases():
         for name, dtype in DTYPES.items():
             if dtype in op.dtypes:
                 marks = [pytest.mark.skip(reason=r)] if (r := REASONS.get(full_name(op))) else []
+                if dtype == torch.int64 and torch.float32 in op.dtypes:
+                    marks.append(pytest.mark.slow)
                 yield pytest.param(op, dtype, id=f"{full_name(op)}-{name}", marks=marks)
 
 
