@@ -113,6 +113,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[An
     return get
 
 
+def marks_of(kind, repeated, slow):
+    """Return the mark of a test that exports a kind of model whole."""
+    if kind in repeated:
+        return pytest.mark.exhaustive
+    return pytest.mark.slow if kind in slow else ()
+
+
 def letter_tokenizer():
     """A tokenizer of one token a character, for the 97 tokens of the tiny models."""
     vocabulary = {chr(ord(" ") + i): i for i in range(95)} | {"\n": 95}

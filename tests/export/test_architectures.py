@@ -16,7 +16,7 @@ from onnxruntime_npu.exporter.architectures import (
 
 from . import models_table
 from .conftest import CONFIGS, tiny_model
-from .test_causal_lm import marks_of
+from .test_causal_lm import marks_of_kind
 from .test_causal_lm import test_ragged_prefill_and_decode_match_transformers as compare
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,7 +50,7 @@ def test_table_of_models_has_every_architecture():
 
 @pytest.mark.parametrize(
     "architecture",
-    [pytest.param(a, marks=marks_of(a.model_type)) for a in ARCHITECTURES],
+    [pytest.param(a, marks=marks_of_kind(a.model_type)) for a in ARCHITECTURES],
     ids=lambda each: each.model_type,
 )
 def test_table_of_models_is_what_the_exports_report(exported, architecture):

@@ -23,6 +23,7 @@ from .conftest import (
     Forced,
     caches_of,
     expected_logits,
+    marks_of,
     tiny_model,
 )
 
@@ -110,11 +111,8 @@ SLOW_KINDS = (
 )
 
 
-def marks_of(kind):
-    """Return the mark of the tests that export a kind of model whole."""
-    if kind in REPEATED_KINDS:
-        return pytest.mark.exhaustive
-    return pytest.mark.slow if kind in SLOW_KINDS else ()
+def marks_of_kind(kind):
+    return marks_of(kind, REPEATED_KINDS, SLOW_KINDS)
 
 
 # Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave
@@ -133,7 +131,9 @@ REPEATED = {
     ("llama-tied", "paged"),
 }
 FORMS = [
-    pytest.param(*form, marks=pytest.mark.exhaustive if form in REPEATED else marks_of(form[0]))
+    pytest.param(
+        *form, marks=pytest.mark.exhaustive if form in REPEATED else marks_of_kind(form[0])
+    )
     for form in ((kind, cache) for kind in CONFIGS for cache in caches_of(kind))
 ]
 
@@ -163,7 +163,7 @@ def last_logits(session, past, ids, mask):
 )
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=marks_of(kind)) for kind in CONFIGS],
+    [pytest.param(kind, marks=marks_of_kind(kind)) for kind in CONFIGS],
 )
 def test_second_turn_matches_transformers(exported, kind, provider):
     """Several new tokens at once, after what a ragged prompt left in the cache."""

@@ -16,7 +16,7 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
 from transformers.models.whisper.modeling_whisper import WhisperEncoder
 
-from .conftest import enlarge, unchanged
+from .conftest import enlarge, marks_of, unchanged
 
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 TEXT = {
@@ -139,16 +139,9 @@ SLOW = (
 )
 
 
-def marks_of(kind):
-    """Return the mark of the test that exports a kind of encoder."""
-    if kind in REPEATED:
-        return pytest.mark.exhaustive
-    return pytest.mark.slow if kind in SLOW else ()
-
-
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=marks_of(kind)) for kind in ENCODERS],
+    [pytest.param(kind, marks=marks_of(kind, REPEATED, SLOW)) for kind in ENCODERS],
 )
 def test_outputs_equal_those_of_transformers(tmp_path, kind):
     model = tiny_encoder(kind)

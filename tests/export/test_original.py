@@ -19,7 +19,7 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
-from .test_causal_lm import PROVIDERS, forced_logits, marks_of
+from .test_causal_lm import PROVIDERS, forced_logits, marks_of_kind
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
 ROTATED = {"npu_rotary_mul": 4}
@@ -91,7 +91,7 @@ FUSED = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=marks_of(kind)) for kind in FUSED],
+    [pytest.param(kind, marks=marks_of_kind(kind)) for kind in FUSED],
 )
 def test_proven_parts_are_fused_and_the_rest_is_listed(exported, kind):
     _, _, report = exported(kind, cache="dynamic")
