@@ -61,12 +61,12 @@ def body(b, call, input, weight, bias):
     # The CPU provider has no bfloat16 or int8 MatMul; sums are float32 or int32 anyway.
     compute = "float32" if dtype in FLOATS else "int32"
 
-    def widened(x, name):
+    def upcast(x, name):
         return x if call.dtype(name) == compute else b.Cast(x, to=compute)
 
-    y = b.MatMul(widened(input, "input"), b.Transpose(widened(weight, "weight"), perm=[1, 0]))
+    y = b.MatMul(upcast(input, "input"), b.Transpose(upcast(weight, "weight"), perm=[1, 0]))
     if bias is not None:
-        y = b.Add(y, widened(bias, "bias"))
+        y = b.Add(y, upcast(bias, "bias"))
     return y if dtype == compute else b.Cast(y, to=dtype)
 
 

@@ -5,7 +5,7 @@
 
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/activation/activations.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -92,8 +92,8 @@ class BiasDropoutKernel final : public Kernel {
             const T* more = residual ? residual.as<const T>() + row * n : nullptr;
             const T* added = bias.as<const T>() + (bias.elements() == n ? 0 : row * n);
             for (int64_t i = 0; i < n; ++i) {
-              ComputeType<T> sum = Widened(from[i]) + Widened(added[i]);
-              if (more != nullptr) sum += Widened(more[i]);
+              ComputeType<T> sum = Upcast(from[i]) + Upcast(added[i]);
+              if (more != nullptr) sum += Upcast(more[i]);
               y.as<T>()[row * n + i] = Rounded<T>(sum);
             }
           }

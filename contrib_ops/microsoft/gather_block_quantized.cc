@@ -29,9 +29,9 @@ struct Elements {
       for (int64_t i = 0; i < n; ++i) to[i] = static_cast<float>(BitsAt(view.as<const uint8_t>(), bits, first + i));
       return;
     }
-    if (BitsOf(view.dtype) == 8 || first % 2 == 0) return WidenNarrow(view.dtype, view.data, first, n, to);
-    alignas(64) float shifted[kRowBlock + 1];  // WidenNarrow begins with a byte
-    WidenNarrow(view.dtype, view.data, first - 1, n + 1, shifted);
+    if (BitsOf(view.dtype) == 8 || first % 2 == 0) return UpcastNarrow(view.dtype, view.data, first, n, to);
+    alignas(64) float shifted[kRowBlock + 1];  // UpcastNarrow begins with a byte
+    UpcastNarrow(view.dtype, view.data, first - 1, n + 1, shifted);
     std::copy_n(shifted + 1, n, to);
   }
 };

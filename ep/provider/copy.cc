@@ -61,14 +61,12 @@ void CopyFromHost(Stream& stream, void* dst, const void* src, size_t bytes) {
   stream.Launch("copy", std::move(copy), /*held_bytes=*/bytes);  // one task, which owns its source
 }
 
-// For a copy without a stream: what was enqueued on this thread, in a run too, may still write the source. Onnxruntime
-// makes such copies within a run for a node of the CPU in a body whose If, Loop or Scan is on the NPU.
+}  // namespace
+
 void WaitForThread(DeviceState& device) {
   if (!device.CapturesHere()) SessionRuns::SettleCurrent(device.device());
   device.WaitForCaller();
 }
-
-}  // namespace
 
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes) {
   if (bytes == 0 || dst == src) return;

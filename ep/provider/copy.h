@@ -13,6 +13,10 @@ namespace npu::provider {
 
 enum class Place { kHost, kPinned, kDevice };
 
+// Before a copy without a stream: what this thread has enqueued, in a run too, may still write the source. Onnxruntime
+// makes such copies within a run for a node of the CPU in a body whose If, Loop or Scan is on the NPU.
+void WaitForThread(DeviceState& device);
+
 // `stream` null: the copy waits for the work that this thread has enqueued on the device and is done when this returns.
 void CopyBytes(DeviceState& device, Stream* stream, void* dst, Place to, const void* src, Place from, size_t bytes);
 

@@ -65,7 +65,7 @@ class DataTransfer final : public OrtDataTransferImpl {
     // The stream orders the work of one device only.
     if (across) {
       if (stream != nullptr) stream->Synchronize();
-      devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]->WaitForCaller();
+      WaitForThread(*devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]);
       stream = nullptr;
     }
     if (stream != nullptr) SessionRuns::EnterCurrent(*stream);

@@ -8,7 +8,7 @@
 
 #include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/convolution/columns.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/matmul/plain_product.h"
@@ -69,7 +69,7 @@ struct Scatter {
     for (int64_t m = begin; m < end; ++m) {
       T* to = y + (entry * channels_out + m) * taps.inputs();
       C* sums = writer.Values(to);
-      std::fill(sums, sums + taps.inputs(), bias == nullptr ? C{0} : Widened(bias[group * channels_out + m]));
+      std::fill(sums, sums + taps.inputs(), bias == nullptr ? C{0} : Upcast(bias[group * channels_out + m]));
       convolution::AddColumns(taps, runs, product + (m - begin) * taps.count() * positions, sums);
       writer.Commit(to, taps.inputs());
     }

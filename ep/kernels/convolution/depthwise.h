@@ -9,7 +9,7 @@
 #include "ep/kernels/convolution/finish.h"
 #include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/gemm/vector.h"
 #include "ep/kernels/pooling/rows.h"
 
@@ -44,10 +44,10 @@ struct Depthwise {
       for (int64_t plane = begin; plane < end; ++plane) {
         const int64_t m = plane % channels_out;
         for (int64_t k = 0; k < taps.count(); ++k)
-          kernel[static_cast<size_t>(k)] = Widened(weight[m * taps.count() + k]);
+          kernel[static_cast<size_t>(k)] = Upcast(weight[m * taps.count() + k]);
         const C* from = reader(x + plane / per_channel * taps.inputs(), taps.inputs());
         T* to = finish.y.as<T>() + plane * taps.outputs();
-        convolve(from, kernel.data(), bias == nullptr ? C{0} : Widened(bias[m]), writer.Values(to));
+        convolve(from, kernel.data(), bias == nullptr ? C{0} : Upcast(bias[m]), writer.Values(to));
         writer.Commit(to, taps.outputs());
         finish.InPlace(plane * taps.outputs(), taps.outputs());
       }

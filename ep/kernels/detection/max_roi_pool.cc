@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/detection/pooled_size.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -53,10 +53,10 @@ struct RegionPool {
     ParallelFor(regions * channels, kGrain, [this](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const T* roi = rois + i / channels * 5;
-        const int64_t image = detection::CheckedImage(kOp, Widened(roi[0]), images);
+        const int64_t image = detection::CheckedImage(kOp, Upcast(roi[0]), images);
         Pool(x + (image * channels + i % channels) * height * width,
-             Side::Between(Widened(roi[2]), Widened(roi[4]), scale),
-             Side::Between(Widened(roi[1]), Widened(roi[3]), scale), y + i * bins_high * bins_wide);
+             Side::Between(Upcast(roi[2]), Upcast(roi[4]), scale), Side::Between(Upcast(roi[1]), Upcast(roi[3]), scale),
+             y + i * bins_high * bins_wide);
       }
     });
   }
@@ -67,10 +67,10 @@ struct RegionPool {
       const auto [top, bottom] = rows.Bin(i, bins_high, height);
       for (int64_t j = 0; j < bins_wide; ++j) {
         const auto [left, right] = columns.Bin(j, bins_wide, width);
-        C best = top < bottom && left < right ? Widened(plane[top * width + left]) : C{0};
+        C best = top < bottom && left < right ? Upcast(plane[top * width + left]) : C{0};
         for (int64_t row = top; row < bottom; ++row)
           for (int64_t column = left; column < right; ++column)
-            best = std::max(best, Widened(plane[row * width + column]));
+            best = std::max(best, Upcast(plane[row * width + column]));
         *to++ = Rounded<T>(best);
       }
     }

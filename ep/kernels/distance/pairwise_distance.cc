@@ -7,7 +7,7 @@ namespace {
 template <NormKind norm, class T>
 ComputeType<T> Distance(const T* x, const T* y, int64_t width, ComputeType<T> p) {
   using C = ComputeType<T>;
-  const auto difference = [=](int64_t k) { return std::fabs(Widened(x[k]) - Widened(y[k])); };
+  const auto difference = [=](int64_t k) { return std::fabs(Upcast(x[k]) - Upcast(y[k])); };
   C sum = 0;
   if constexpr (norm == NormKind::kInfinite) {
     for (int64_t k = 0; k < width; ++k) {

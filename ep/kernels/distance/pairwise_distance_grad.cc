@@ -16,7 +16,7 @@ ComputeType<T> Slope(ComputeType<T> d, ComputeType<T> distance, ComputeType<T> p
   if (norm == NormKind::kZero || distance == 0 || d == 0) return 0;
   if constexpr (norm == NormKind::kOne) return sign;
   if constexpr (norm == NormKind::kTwo) return d / distance;
-  if constexpr (norm == NormKind::kInfinite) return Widened(Rounded<T>(size)) == distance ? sign : C{0};
+  if constexpr (norm == NormKind::kInfinite) return Upcast(Rounded<T>(size)) == distance ? sign : C{0};
   return sign * Power(size / distance, p - 1);
 }
 
@@ -27,8 +27,8 @@ void RowGradient(const MatrixPair& in, const T* x, const T* y, const T* grad, co
   using C = ComputeType<T>;
   std::fill_n(sums, in.width, C{0});
   for (int64_t j = 0; j < in.others; ++j, y += in.width) {
-    const C g = Widened(grad[j]), distance = Widened(distances[j]);
-    for (int64_t k = 0; k < in.width; ++k) sums[k] += g * Slope<norm, T>(Widened(x[k]) - Widened(y[k]), distance, p);
+    const C g = Upcast(grad[j]), distance = Upcast(distances[j]);
+    for (int64_t k = 0; k < in.width; ++k) sums[k] += g * Slope<norm, T>(Upcast(x[k]) - Upcast(y[k]), distance, p);
   }
   for (int64_t k = 0; k < in.width; ++k) to[k] = Rounded<T>(sums[k]);
 }

@@ -82,7 +82,7 @@ constexpr DTypeSet kCastTypes = kFixedWidth | kNarrow;
 void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, Narrowing how) {
   const bool cut = kIntegers.Contains(x.dtype) && kNarrowIntegers.Contains(y.dtype);
   const ConvertRow to_bytes = cut ? FindConversion(x.dtype, DType::kInt8) : nullptr;
-  const ConvertRow widen =
+  const ConvertRow upcast =
       kNarrow.Contains(x.dtype) ? nullptr : FindConversion(cut ? DType::kInt8 : x.dtype, DType::kFloat32);
   const ConvertRow store = kNarrow.Contains(y.dtype) ? nullptr : FindConversion(DType::kFloat32, y.dtype);
   const int64_t n = x.elements(), x_size = BitsOf(x.dtype) / 8, y_size = BitsOf(y.dtype) / 8;
@@ -93,13 +93,13 @@ void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const
       for (int64_t block = begin; block < end; ++block) {
         const int64_t first = block * kRowBlock, count = std::min(kRowBlock, n - first);
         const char* from = x.as<const char>() + first * x_size;
-        if (widen == nullptr) {
-          WidenNarrow(x.dtype, x.data, first, count, values);
+        if (upcast == nullptr) {
+          UpcastNarrow(x.dtype, x.data, first, count, values);
         } else if (cut) {
           to_bytes(from, bytes, count);
-          widen(bytes, values, count);
+          upcast(bytes, values, count);
         } else {
-          widen(from, values, count);
+          upcast(from, values, count);
         }
         if (store == nullptr) {
           NarrowFloats(y.dtype, how, values, first, count, y.data);

@@ -91,10 +91,10 @@ struct FunctionLoop<F, std::index_sequence<k...>, std::index_sequence<m...>> {
     alignas(64) float values[kInputs][kHalfBlock];
     alignas(64) float results[kHalfBlock];
     const Values<const float*> in{values[k]...};
-    const auto widen_standing = [n](const T* value, float* block, bool whole) {
+    const auto upcast_standing = [n](const T* value, float* block, bool whole) {
       std::fill_n(block, whole ? std::min(n, kHalfBlock) : 1, ToFloat(*value));
     };
-    ((step[k] == 0 ? widen_standing(from[k], values[k], moves) : void()), ...);
+    ((step[k] == 0 ? upcast_standing(from[k], values[k], moves) : void()), ...);
     for (int64_t begin = 0; begin < n; begin += kHalfBlock) {
       const int64_t count = std::min(kHalfBlock, n - begin);
       ((moves && step[k] != 0 ? ToFloat(from[k] + begin, values[k], count) : void()), ...);

@@ -139,7 +139,7 @@ void StoreCodes(DType dtype, int64_t first, int64_t n, void* to, const F& code) 
 
 }  // namespace
 
-void WidenNarrow(DType dtype, const void* from, int64_t first, int64_t n, float* to) {
+void UpcastNarrow(DType dtype, const void* from, int64_t first, int64_t n, float* to) {
   static const Tables tables = MakeTables();
   const auto& table = tables[static_cast<size_t>(dtype) - kFirstNarrow];
   ForEachCode(dtype, from, first, n, [&](int64_t i, int code) { to[i] = table[static_cast<size_t>(code)]; });

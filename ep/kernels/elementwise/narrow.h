@@ -22,7 +22,7 @@ struct Narrowing {
 };
 
 // n elements from element `first` on, which begins a byte, as floats.
-void WidenNarrow(DType dtype, const void* from, int64_t first, int64_t n, float* to);
+void UpcastNarrow(DType dtype, const void* from, int64_t first, int64_t n, float* to);
 // The same the other way: integers are truncated and keep their lowest bits, float8e8m0 ignores signs, NaN in
 // float4e2m1 becomes -0. `n` ends with a byte unless the tensor ends there.
 void NarrowFloats(DType dtype, Narrowing how, const float* from, int64_t first, int64_t n, void* to);

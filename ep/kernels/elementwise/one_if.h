@@ -1,7 +1,7 @@
 // Conditions as elements of any fixed-width type.
 #pragma once
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 
 namespace npu {
 

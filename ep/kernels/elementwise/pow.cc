@@ -4,6 +4,7 @@
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/safe_cast.h"
 
@@ -69,15 +70,6 @@ bool ConstantPower(const C* base, double exponent, C* out, int64_t n) {
   return true;
 }
 
-template <class T>
-ComputeType<T> Widen(T v) {
-  if constexpr (kIsHalf<T>) {
-    return ToFloat(v);
-  } else {
-    return v;
-  }
-}
-
 // A block as computed with: the elements themselves, or a copy of them.
 template <class T>
 const ComputeType<T>* Load(const T* from, int64_t step, ComputeType<T>* buffer, int64_t n) {
@@ -89,7 +81,7 @@ const ComputeType<T>* Load(const T* from, int64_t step, ComputeType<T>* buffer, 
   } else {
     if (step == 1) return from;
   }
-  std::fill(buffer, buffer + n, Widen(*from));
+  std::fill(buffer, buffer + n, Upcast(*from));
   return buffer;
 }
 
@@ -100,7 +92,7 @@ void PowBlock(const B* base, int64_t base_step, const E* exponent, int64_t expon
   C base_buffer[kBlock];
   const C* bases = Load(base, base_step, base_buffer, n);
   if constexpr (std::is_floating_point_v<C>) {
-    if (exponent_step == 0 && ConstantPower(bases, static_cast<double>(Widen(*exponent)), out, n)) return;
+    if (exponent_step == 0 && ConstantPower(bases, static_cast<double>(Upcast(*exponent)), out, n)) return;
   }
   ComputeType<E> exponent_buffer[kBlock];
   const ComputeType<E>* exponents = Load(exponent, exponent_step, exponent_buffer, n);

@@ -25,7 +25,7 @@ struct Float16Panel {
   using Element = uint16_t;
   static constexpr int kDepth = 1;
   static constexpr int kRowElements = kPanelColumns;
-  static Vec Widen(const uint16_t* b) {
+  static Vec Upcast(const uint16_t* b) {
 #if defined(__AVX512F__)
     return (Vec)_mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(b)));
 #elif defined(__F16C__)
@@ -39,8 +39,8 @@ struct Float16Panel {
 #endif
   }
   static void Load(const uint16_t* b, int /*k*/, Vec& low, Vec& high) {
-    low = Widen(b);
-    high = Widen(b + kLanes);
+    low = Upcast(b);
+    high = Upcast(b + kLanes);
   }
 };
 

@@ -11,7 +11,7 @@ namespace npu::gemm {
 
 namespace {
 
-constexpr int64_t kWidenSlivers = 3;
+constexpr int64_t kUpcastSlivers = 3;
 // Packing less than this of A costs more in waking a thread than it saves.
 constexpr int64_t kPackGrainBytes = 32 << 10;
 
@@ -43,10 +43,10 @@ Product::Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
                                : packed_b                                       ? RightSide::kPacked
                                                                                 : RightSide::kPackedOnTheFly,
                                a.rows, b.columns, a.columns, NumThreads())),
-      widen_(multiplied_format_ == PanelFormat::kFloat16 && blocking_.slivers >= kWidenSlivers),
+      upcast_(multiplied_format_ == PanelFormat::kFloat16 && blocking_.slivers >= kUpcastSlivers),
       multiplies_stored_(quantized_bits_ && packed_b && kernel_.sliver_format == SliverFormat::kHalves &&
                          PanelExpander::Multiplies(dtype, quantized_bits_, dequantization, a.rows, a.columns)),
-      tile_kernel_(widen_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_),
+      tile_kernel_(upcast_ ? *FloatKernel(PanelFormat::kFloat32) : kernel_),
       uses_tiles_(kernel_.uses_tiles() && !multiplies_stored_) {}
 
 void Product::Run() {
@@ -228,7 +228,7 @@ const void* Product::PanelOf(int64_t panel, int64_t k0, int64_t depth) {
     SplitPanel(rows, depth, split);
     return split;
   }
-  if (!widen_) return rows;
+  if (!upcast_) return rows;
   float* wide = static_cast<float*>(buffer.Reserve(PanelBytes(PanelFormat::kFloat32, depth)));
   ToFloat(static_cast<const Float16*>(rows), wide, depth * kPanelColumns);
   return wide;
@@ -278,7 +278,7 @@ void Product::MultiplyStored(const Sliver& sliver, int64_t rows, const void* sto
 Prefetch Product::FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
   if (quantized_bits_) return {static_cast<const char*>(b), 0};  // the expansion prefetches
   const int64_t row_bytes = RowBytes(format_);
-  if (!packed_b_ || (passes == 1 && !widen_))
+  if (!packed_b_ || (passes == 1 && !upcast_))
     return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
   return {static_cast<const char*>(PackedPanelOf(next_panel, k0, 0)), (row_bytes + passes - 1) / passes};
 }

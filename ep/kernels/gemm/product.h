@@ -119,7 +119,7 @@ class Product {
   int64_t packed_begin_ = 0, packed_end_ = 0;
   std::optional<StoredIntegers> integers_;
   // float16 panels that are used by many slivers are upcast to float once, not once per sliver.
-  bool widen_;
+  bool upcast_;
   bool multiplies_stored_;  // a packed quantised B, without expanding its panels
   const MicroKernel& tile_kernel_;
   bool uses_tiles_;                     // tile registers

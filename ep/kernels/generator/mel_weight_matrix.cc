@@ -15,7 +15,7 @@ constexpr const char* kOp = "MelWeightMatrix";
 double ReadHostFloat(const char* name, const TensorView& view) {
   NPU_CHECK(view.elements() == 1, "[", kOp, "] expected ", name, " to be one value, got shape ", view.shape);
   return DispatchTypes(kOp, view.dtype, FloatTypes{},
-                       [&](auto type) { return static_cast<double>(Widened(*view.as<const decltype(type)>())); });
+                       [&](auto type) { return static_cast<double>(Upcast(*view.as<const decltype(type)>())); });
 }
 
 struct Bands {

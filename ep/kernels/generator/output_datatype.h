@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/safe_cast.h"
 

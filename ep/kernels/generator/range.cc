@@ -2,7 +2,7 @@
 #include <cmath>
 #include <string>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -35,7 +35,7 @@ template <class T>
 auto Value(const TensorView& scalar) {
   const T value = *scalar.as<const T>();
   if constexpr (kIsHalf<T>) {
-    return Widened(value);
+    return Upcast(value);
   } else {
     return value;
   }

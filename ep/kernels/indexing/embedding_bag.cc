@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -45,13 +45,13 @@ struct BagData {
 
 template <class T>
 void AddScaledRow(ComputeType<T>* __restrict sums, const T* __restrict row, ComputeType<T> factor, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) sums[c] += factor * Widened(row[c]);
+  for (int64_t c = 0; c < width; ++c) sums[c] += factor * Upcast(row[c]);
 }
 
 template <class T>
 void TakeGreater(ComputeType<T>* sums, const T* row, int64_t index, bool first, int64_t* best, int64_t width) {
   for (int64_t c = 0; c < width; ++c) {
-    const ComputeType<T> x = Widened(row[c]);
+    const ComputeType<T> x = Upcast(row[c]);
     if (!first && !(x > sums[c])) continue;
     sums[c] = x;
     best[c] = index;
@@ -73,7 +73,7 @@ void ReduceBag(const Bags& bags, const BagData<T>& data, int64_t bag, ComputeTyp
     if (best != nullptr) {
       TakeGreater(sums, row, index, size == 0, best, bags.width);
     } else {
-      AddScaledRow(sums, row, data.factors == nullptr ? C{1} : Widened(data.factors[i]), bags.width);
+      AddScaledRow(sums, row, data.factors == nullptr ? C{1} : Upcast(data.factors[i]), bags.width);
     }
     ++size;
   }

@@ -1,4 +1,4 @@
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/indexing/indexed_rows.h"
 
 namespace npu {
@@ -11,7 +11,7 @@ void AddRow(T* __restrict y, const T* __restrict x, ComputeType<T> factor, int64
     if constexpr (std::is_integral_v<T>) {
       y[i] = static_cast<T>(static_cast<uint64_t>(y[i]) + static_cast<uint64_t>(factor) * static_cast<uint64_t>(x[i]));
     } else {
-      y[i] = Rounded<T>(Widened(y[i]) + factor * Widened(x[i]));
+      y[i] = Rounded<T>(Upcast(y[i]) + factor * Upcast(x[i]));
     }
   }
 }

@@ -1,7 +1,7 @@
 // NonZero (ai.onnx 9, 13): the coordinates of the elements that differ from zero, a row for each dimension.
 #include <array>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/read_back.h"
 
@@ -13,7 +13,7 @@ constexpr int64_t kBlock = kCheapGrain;  // elements that are counted together
 
 template <class T>
 bool Differs(T value) {
-  return Widened(value) != 0;
+  return Upcast(value) != 0;
 }
 
 template <class T>

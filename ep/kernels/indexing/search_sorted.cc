@@ -1,6 +1,6 @@
 // torch's searchsorted: the insertion position of each value in its sorted row, left or right of equal elements. NaN
 // sorts last.
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -13,7 +13,7 @@ int64_t PlaceOf(ComputeType<T> value, const T* row, const int64_t* order, int64_
   int64_t first = 0, last = length;
   while (first < last) {
     const int64_t middle = first + (last - first) / 2;
-    const ComputeType<T> bound = Widened(row[order == nullptr ? middle : order[middle]]);
+    const ComputeType<T> bound = Upcast(row[order == nullptr ? middle : order[middle]]);
     if (right ? !(bound > value) : !(bound >= value)) {
       first = middle + 1;
     } else {
@@ -47,7 +47,7 @@ class SearchSortedKernel : public Kernel {
           for (int64_t i = begin; i < end; ++i) {
             const int64_t row = i / per_row * length;
             const auto place = right ? PlaceOf<true, T> : PlaceOf<false, T>;
-            to[i] = place(Widened(from[i]), rows + row, by == nullptr ? nullptr : by + row, length);
+            to[i] = place(Upcast(from[i]), rows + row, by == nullptr ? nullptr : by + row, length);
           }
         });
       });

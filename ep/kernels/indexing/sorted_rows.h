@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <numeric>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 
 namespace npu {
 
@@ -22,7 +22,7 @@ struct Rows {
       const T* left = x + (o * count + a) * inner;
       const T* right = x + (o * count + b) * inner;
       for (int64_t k = 0; k < inner; ++k) {
-        const ComputeType<T> l = Widened(left[k]), r = Widened(right[k]);
+        const ComputeType<T> l = Upcast(left[k]), r = Upcast(right[k]);
         if (l < r) return -1;
         if (r < l) return 1;
         if ((l != l) != (r != r)) return l != l ? 1 : -1;
@@ -58,7 +58,7 @@ template <class T>
 void SortRows(const Rows<T>& rows, void* scratch, int64_t* order) {
   if (rows.single()) {
     auto* numbers = static_cast<PlacedNumber<T>*>(scratch);
-    for (int64_t i = 0; i < rows.count; ++i) numbers[i] = {Widened(rows.x[i]), i};
+    for (int64_t i = 0; i < rows.count; ++i) numbers[i] = {Upcast(rows.x[i]), i};
     std::sort(numbers, numbers + rows.count);
     for (int64_t i = 0; i < rows.count; ++i) order[i] = numbers[i].place;
   } else {

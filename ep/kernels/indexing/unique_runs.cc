@@ -10,7 +10,7 @@ namespace {
 template <class T>
 bool Differ(const T* a, const T* b, int64_t width) {
   for (int64_t k = 0; k < width; ++k)
-    if (!(Widened(a[k]) == Widened(b[k]))) return true;
+    if (!(Upcast(a[k]) == Upcast(b[k]))) return true;
   return false;
 }
 

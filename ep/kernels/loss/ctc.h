@@ -7,7 +7,7 @@
 #include <limits>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/vector_math.h"
 
@@ -104,7 +104,7 @@ struct Sequence {
                 Label(s));
   }
   int64_t Label(int64_t state) const { return state % 2 == 0 ? blank : target[state / 2]; }
-  R LogProb(int64_t t, int64_t state) const { return Widened(log_probs[t * stride + Label(state)]); }
+  R LogProb(int64_t t, int64_t state) const { return Upcast(log_probs[t * stride + Label(state)]); }
   // Whether a path may skip the blank between the state before last and this one.
   bool Skips(int64_t state) const { return state >= 2 && state < states && Label(state) != Label(state - 2); }
 

@@ -26,7 +26,7 @@ void Backward(const ctc::Sequence<T>& s, const R* alpha, int64_t width, R scale,
       path = LogSum(path, alpha[t * width + i] + beta[at(i)]);
     }
     for (int64_t c = 0; c < s.labels; ++c) {
-      const R log_prob = Widened(s.log_probs[t * s.stride + c]);
+      const R log_prob = Upcast(s.log_probs[t * s.stride + c]);
       grad[t * s.stride + c] = Rounded<T>(scale * (ctc::ExpOf(log_prob) - ctc::ExpOf(paths[at(c)] + loss - log_prob)));
     }
   }
@@ -61,7 +61,7 @@ class CtcLossGradKernel : public Kernel {
             const bool none = zero_infinity && sequence.Loss(forward, p.states) == -kImpossible<R>;
             for (int64_t t = none ? 0 : sequence.times; t < p.times; ++t)
               std::fill_n(y + t * sequence.stride, p.labels, Rounded<T>(R{0}));
-            if (!none) Backward(sequence, forward, p.states, Widened(scale[b]), y);
+            if (!none) Backward(sequence, forward, p.states, Upcast(scale[b]), y);
           }
         });
       });

@@ -4,7 +4,7 @@
 #include <optional>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
@@ -57,15 +57,15 @@ struct Losses {
   PositionLoss At(int64_t i, C* row) const {
     const int64_t first = i / inner * classes * inner + i % inner, target = ClassOf(i);
     if (from_scores) {
-      for (int64_t c = 0; c < classes; ++c) row[c] = Widened(x[first + c * inner]);
+      for (int64_t c = 0; c < classes; ++c) row[c] = Upcast(x[first + c * inner]);
       LogSoftmaxRow(row, classes);
       for (int64_t c = 0; log_probabilities != nullptr && c < classes; ++c)
         log_probabilities[first + c * inner] = Rounded<T>(row[c]);
     }
     if (ignored && target == *ignored) return {0, 0};
     NPU_CHECK(target >= 0 && target < classes, "[", op, "] expected classes from 0 to ", classes - 1, ", got ", target);
-    const double log_probability = from_scores ? row[target] : Widened(x[first + target * inner]);
-    const double by = weight == nullptr ? 1.0 : static_cast<double>(Widened(weight[target]));
+    const double log_probability = from_scores ? row[target] : Upcast(x[first + target * inner]);
+    const double by = weight == nullptr ? 1.0 : static_cast<double>(Upcast(weight[target]));
     return {-log_probability * by, by};
   }
 };

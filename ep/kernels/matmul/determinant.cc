@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
@@ -57,7 +57,7 @@ class DetKernel final : public Kernel {
         ParallelFor(count, RowGrain(n * n * n), [&](int64_t begin, int64_t end) {
           std::vector<double> matrix(static_cast<size_t>(n * n));
           for (int64_t i = begin; i < end; ++i) {
-            for (int64_t k = 0; k < n * n; ++k) matrix[static_cast<size_t>(k)] = Widened(from[i * n * n + k]);
+            for (int64_t k = 0; k < n * n; ++k) matrix[static_cast<size_t>(k)] = Upcast(from[i * n * n + k]);
             to[i] = Rounded<T>(static_cast<ComputeType<T>>(Eliminate(matrix.data(), n)));
           }
         });

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/matmul/batches.h"
 #include "ep/kernels/matmul/einsum_equation.h"
 #include "ep/kernels/matmul/plain_product.h"
@@ -124,7 +124,7 @@ class Contraction {
             const T* first = from + outer.Offset(i);
             Wrapping<ComputeType<T>> sum{};
             for (int64_t k = 0; k < inner.total; ++k)
-              sum += static_cast<Wrapping<ComputeType<T>>>(Widened(first[inner.Offset(k)]));
+              sum += static_cast<Wrapping<ComputeType<T>>>(Upcast(first[inner.Offset(k)]));
             sums[i] = Rounded<T>(static_cast<ComputeType<T>>(sum));
           }
         });

@@ -1,7 +1,7 @@
 // Pad: constant, reflect, edge and wrap; negative pads crop.
 #include <string>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/movement/mapped_copy.h"
 #include "ep/kernels/movement/pad_axis.h"
 #include "ep/kernels/onnx_def.h"

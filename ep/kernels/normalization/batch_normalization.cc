@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "ep/kernels/early_floats.h"
-#include "ep/kernels/elementwise/widen.h"
-#include "ep/kernels/elementwise/widen_row.h"
+#include "ep/kernels/elementwise/upcast.h"
+#include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
@@ -22,7 +22,7 @@ std::vector<C> ReadVector(const TensorView& view) {
   std::vector<C> values;
   DispatchTypes(kOp, view.dtype, FloatTypes{}, [&](auto type) {
     using T = decltype(type);
-    for (int64_t i = 0; i < view.elements(); ++i) values.push_back(static_cast<C>(Widened(view.as<const T>()[i])));
+    for (int64_t i = 0; i < view.elements(); ++i) values.push_back(static_cast<C>(Upcast(view.as<const T>()[i])));
   });
   return values;
 }
@@ -55,7 +55,7 @@ struct ScaleChannels {
   void Plane(const T* from, C factor, C summand, T* to) const {
     ForEachBlock(positions, [&](int64_t begin, int64_t count) {
       alignas(64) C values[kRowBlock];
-      WidenRow(from + begin, values, count);
+      UpcastRow(from + begin, values, count);
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) values[i] = values[i] * factor + summand;
       RoundRow(values, to + begin, count);
@@ -76,7 +76,7 @@ ChannelMoments MomentsOf(const T* x, int64_t planes, int64_t channels, int64_t p
       const T* from = x + plane * positions;
       ForEachBlock(positions, [&](int64_t begin, int64_t count) {
         alignas(64) ComputeType<T> values[kRowBlock];
-        WidenRow(from + begin, values, count);
+        UpcastRow(from + begin, values, count);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < count; ++i) sum += term(static_cast<double>(values[i]));
       });
@@ -115,7 +115,7 @@ struct BatchStatistics {
     DispatchTypes(kOp, from.dtype, FloatTypes{}, [&](auto type) {
       using S = decltype(type);
       for (int64_t c = 0; c < channels; ++c) {
-        const auto before = static_cast<double>(Widened(from.as<const S>()[c]));
+        const auto before = static_cast<double>(Upcast(from.as<const S>()[c]));
         const double after = before * momentum + static_cast<double>(now[c]) * (1 - momentum);
         to.as<S>()[c] = Rounded<S>(static_cast<ComputeType<S>>(after));
       }

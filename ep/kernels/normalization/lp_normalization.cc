@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "ep/kernels/along_axis.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -29,12 +29,12 @@ class LpNormalizationKernel final : public Kernel {
         lines.ForEach([&](int64_t start) {
           double sum = 0;
           for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride) {
-            const auto value = static_cast<double>(Widened(from[at]));
+            const auto value = static_cast<double>(Upcast(from[at]));
             sum += p == 1 ? std::fabs(value) : value * value;
           }
           const double norm = p == 1 ? sum : std::sqrt(sum), divisor = norm == 0 ? 1 : norm;
           for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride)
-            to[at] = Rounded<T>(static_cast<ComputeType<T>>(static_cast<double>(Widened(from[at])) / divisor));
+            to[at] = Rounded<T>(static_cast<ComputeType<T>>(static_cast<double>(Upcast(from[at])) / divisor));
         });
       });
     });

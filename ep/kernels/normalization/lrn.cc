@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ep/kernels/elementwise/widen_row.h"
+#include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -37,11 +37,11 @@ struct LrnTask {
     alignas(64) C sums[kRowBlock], values[kRowBlock];
     std::fill(sums, sums + count, C{0});
     for (int64_t c = first; c <= last; ++c) {
-      WidenRow(x + (image + c) * positions + at, values, count);
+      UpcastRow(x + (image + c) * positions + at, values, count);
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) sums[i] += values[i] * values[i];
     }
-    WidenRow(x + plane * positions + at, values, count);
+    UpcastRow(x + plane * positions + at, values, count);
     const C factor = static_cast<C>(alpha / static_cast<double>(size)), summand = static_cast<C>(bias);
     const C exponent = static_cast<C>(-beta);
     for (int64_t i = 0; i < count; ++i) {

@@ -2,7 +2,7 @@
 // in double.
 #include <cmath>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/runs.h"
 #include "ep/kernels/row_block.h"
@@ -23,14 +23,14 @@ void Normalize(const ReducePlan& plan, int64_t output, const T* x, T* y) {
       for (int64_t i = first; i < first + count; ++i) f(i);
     });
   };
-  each([&](int64_t i) { sum += static_cast<double>(Widened(x[i])); });
+  each([&](int64_t i) { sum += static_cast<double>(Upcast(x[i])); });
   const double mean = sum / n;
   each([&](int64_t i) {
-    const double way = static_cast<double>(Widened(x[i])) - mean;
+    const double way = static_cast<double>(Upcast(x[i])) - mean;
     squares += way * way;
   });
   const double scale = 1 / (std::sqrt(squares / n) + kEpsilon);
-  each([&](int64_t i) { y[i] = Rounded<T>(static_cast<C>((static_cast<double>(Widened(x[i])) - mean) * scale)); });
+  each([&](int64_t i) { y[i] = Rounded<T>(static_cast<C>((static_cast<double>(Upcast(x[i])) - mean) * scale)); });
 }
 
 class MeanVarianceKernel final : public Kernel {

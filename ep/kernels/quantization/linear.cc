@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "ep/kernels/elementwise/narrow.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/quantization/rounding.h"
 #include "ep/kernels/row_block.h"
@@ -112,7 +112,7 @@ Layout LayoutOf(const char* op, const Shape& x, const TensorView& scale, const T
 std::vector<float> ReadScales(const char* op, const TensorView& view) {
   std::vector<float> values(static_cast<size_t>(view.elements()));
   if (view.dtype == DType::kFloat8E8M0) {
-    WidenNarrow(view.dtype, view.data, 0, view.elements(), values.data());
+    UpcastNarrow(view.dtype, view.data, 0, view.elements(), values.data());
     return values;
   }
   DispatchTypes(op, view.dtype, Types<float, Float16, BFloat16>{},
@@ -235,7 +235,7 @@ TensorView Unpacked(OpContext& ctx, const char* op, const TensorView& packed) {
   ctx.Launch(op, [view, packed] {
     ForNarrowBlocks(packed.elements(), [&](int64_t first, int64_t count) {
       if (view.dtype == DType::kFloat32) {
-        WidenNarrow(packed.dtype, packed.data, first, count, view.as<float>() + first);
+        UpcastNarrow(packed.dtype, packed.data, first, count, view.as<float>() + first);
       } else {
         UnpackIntegers(packed.dtype, packed.data, first, count, view.as<uint8_t>() + first);
       }

@@ -1,6 +1,6 @@
 #include <limits>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/requantize.h"
 #include "ep/kernels/quantization/rounding.h"
@@ -14,7 +14,7 @@ namespace {
 
 float FloatAt(const TensorView& view, int64_t i) {
   return DispatchTypes("QLinear", view.dtype, Types<float, Float16, BFloat16>{},
-                       [&](auto type) { return Widened(view.as<const decltype(type)>()[i]); });
+                       [&](auto type) { return Upcast(view.as<const decltype(type)>()[i]); });
 }
 
 #if defined(__AVX512F__)

@@ -23,7 +23,7 @@ void Drop(const Philox& generator, int64_t begin, int64_t end, double ratio, con
     const int64_t at = begin + i;
     const bool kept = Unit<double>(bits) >= ratio;
     if (mask != nullptr) mask[at] = kept;
-    y[at] = kept ? Rounded<T>(Widened(x[at]) * scale) : T{};
+    y[at] = kept ? Rounded<T>(Upcast(x[at]) * scale) : T{};
   });
 }
 
@@ -54,7 +54,7 @@ class DropoutKernel final : public Kernel {
     if (!view) return kRatio;
     NPU_CHECK(view.elements() == 1, "[", kOp, "] expected a scalar ratio, got shape ", view.shape);
     const double ratio = DispatchTypes(kOp, view.dtype, FloatTypes{}, [&](auto type) {
-      return static_cast<double>(Widened(*view.as<const decltype(type)>()));
+      return static_cast<double>(Upcast(*view.as<const decltype(type)>()));
     });
     NPU_CHECK(ratio >= 0 && ratio < 1, "[", kOp, "] expected a ratio from 0 to below 1, got ", ratio);
     return ratio;

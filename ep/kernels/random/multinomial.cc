@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/kernels/random/node_generator.h"
@@ -17,10 +17,10 @@ constexpr const char* kOp = "Multinomial";
 template <class T>
 std::vector<double> Cumulated(const T* logits, int64_t classes) {
   double max = -std::numeric_limits<double>::infinity(), sum = 0;
-  for (int64_t i = 0; i < classes; ++i) max = std::max(max, static_cast<double>(Widened(logits[i])));
+  for (int64_t i = 0; i < classes; ++i) max = std::max(max, static_cast<double>(Upcast(logits[i])));
   std::vector<double> sums(static_cast<size_t>(classes));
   for (int64_t i = 0; i < classes; ++i) {
-    sum += std::exp(static_cast<double>(Widened(logits[i])) - max);
+    sum += std::exp(static_cast<double>(Upcast(logits[i])) - max);
     sums[static_cast<size_t>(i)] = sum;
   }
   NPU_CHECK(std::isfinite(sum) && sum > 0, "[", kOp, "] expected logarithmic probabilities with a finite largest one, ",

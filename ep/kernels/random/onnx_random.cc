@@ -96,7 +96,7 @@ NPU_ONNX_KERNEL(RandomDef<NormalOfNode>("RandomNormalLike", {Input("input", kFix
 template <class P, class T>
 void Toss(const Philox& generator, int64_t block, int64_t n, const P* probability, T* out) {
   ForEachBits(generator, static_cast<uint64_t>(block), n, [=](int64_t i, uint64_t bits) {
-    out[i] = OneIf<T>(Unit<double>(bits) < static_cast<double>(Widened(probability[i])));
+    out[i] = OneIf<T>(Unit<double>(bits) < static_cast<double>(Upcast(probability[i])));
   });
 }
 

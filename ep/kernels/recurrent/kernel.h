@@ -28,7 +28,7 @@ struct CellParts {
     if (!view) return {};
     const int64_t n = view.shape[1];
     std::vector<C> values(static_cast<size_t>(n));
-    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = Widened(view.as<const T>()[direction * n + i]);
+    for (int64_t i = 0; i < n; ++i) values[static_cast<size_t>(i)] = Upcast(view.as<const T>()[direction * n + i]);
     return values;
   }
   // The two halves of B: of the inputs and of the hidden state, zeros if it is absent.

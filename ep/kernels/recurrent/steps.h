@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "ep/kernels/elementwise/types.h"
-#include "ep/kernels/elementwise/widen.h"
-#include "ep/kernels/elementwise/widen_row.h"
+#include "ep/kernels/elementwise/upcast.h"
+#include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/recurrent/layer.h"
 #include "ep/kernels/recurrent/weights.h"
 #include "ep/kernels/row_block.h"
@@ -161,7 +161,7 @@ class Steps {
     for (int64_t row = 0; row < count; ++row) {
       if (lengths[static_cast<size_t>(row)] == 0) continue;
       const T* from = given.as<const T>() + StateOffset(first + row);
-      for (int64_t i = 0; i < width; ++i) state[static_cast<size_t>(row * width + i)] = Widened(from[i]);
+      for (int64_t i = 0; i < width; ++i) state[static_cast<size_t>(row * width + i)] = Upcast(from[i]);
     }
   }
   void StoreState(const std::vector<C>& state, int64_t first, T* to) const {

@@ -1,5 +1,5 @@
 // torch's cummax and cummin: the running extreme and its position, the last one of equals. NaN propagates.
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/scan.h"
 
@@ -34,7 +34,7 @@ class CumExtremeKernel : public Kernel {
       int64_t place = -1;
     };
     ScanLines(view, /*reverse=*/false, Best{}, [=](Best& best, int64_t i, int64_t offset) {
-      const ComputeType<T> e = Widened(from[offset]);
+      const ComputeType<T> e = Upcast(from[offset]);
       const bool extreme = maximum ? e >= best.value : e <= best.value;
       if (best.place < 0 || e != e || (best.value == best.value && extreme)) best = {e, i};
       to[offset] = Rounded<T>(best.value);

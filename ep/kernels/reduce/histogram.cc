@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -17,9 +17,9 @@ template <class T>
 Range Widen(Range range, const T* x, int64_t n) {
   if (range.low == range.high && n > 0) {
     bool finite = true;
-    range.low = range.high = static_cast<double>(Widened(x[0]));
+    range.low = range.high = static_cast<double>(Upcast(x[0]));
     for (int64_t i = 0; i < n; ++i) {
-      const auto e = static_cast<double>(Widened(x[i]));
+      const auto e = static_cast<double>(Upcast(x[i]));
       finite &= std::isfinite(e);
       range = {std::min(range.low, e), std::max(range.high, e)};
     }
@@ -34,7 +34,7 @@ void Count(const Range& given, const T* x, int64_t n, int64_t* counts, T* to, in
   const auto [low, high] = Widen(given, x, n);
   std::fill_n(counts, bins, int64_t{0});
   for (int64_t i = 0; i < n; ++i) {
-    const auto e = static_cast<double>(Widened(x[i]));
+    const auto e = static_cast<double>(Upcast(x[i]));
     if (!(e >= low && e <= high)) continue;
     // Also in the last bin if the multiplication overflows or the bounds are too close to tell apart.
     const double position = (e - low) * static_cast<double>(bins) / (high - low);

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/real.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/definition.h"
 #include "ep/kernels/reduce/runs.h"
@@ -23,13 +23,13 @@ T LogSumExp(const ReducePlan& plan, const T* x, int64_t output) {
   C max = -std::numeric_limits<C>::infinity(), sum = 0;
   ForEachRun(plan, output, [&](int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count; ++i) {
-      const C value = static_cast<C>(Widened(x[i]));
+      const C value = static_cast<C>(Upcast(x[i]));
       max = value > max || value != value ? value : max;
     }
   });
   const C shift = std::isfinite(max) ? max : 0;  // infinities and NaN come out as they are
   ForEachRun(plan, output, [&](int64_t first, int64_t count) {
-    for (int64_t i = first; i < first + count; ++i) sum += real::Exp(static_cast<C>(Widened(x[i])) - shift);
+    for (int64_t i = first; i < first + count; ++i) sum += real::Exp(static_cast<C>(Upcast(x[i])) - shift);
   });
   const C result = shift + std::log(sum);
   if constexpr (std::is_integral_v<T>) {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -41,8 +41,8 @@ struct MapPoints {
     }
     for (int row = 0; row < dims; ++row) {
       const T* of_row = by + row * (dims + 1);
-      C sum = Widened(of_row[dims]);
-      for (int d = 0; d < dims; ++d) sum += Widened(of_row[d]) * from[d];
+      C sum = Upcast(of_row[dims]);
+      for (int d = 0; d < dims; ++d) sum += Upcast(of_row[d]) * from[d];
       to[row] = Rounded<T>(sum);
     }
   }

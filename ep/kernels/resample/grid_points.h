@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/resample/coordinate_taps.h"
 
@@ -75,7 +75,7 @@ class GridSampler {
     CoordinateTaps<C> taps[kMaxDims];
     for (int d = 0; d < dims_; ++d) {
       const int axis = kMaxDims - 1 - d;
-      taps[axis] = TapsAt(static_cast<C>(Widened(point[d])), sizes_[axis], how_);
+      taps[axis] = TapsAt(static_cast<C>(Upcast(point[d])), sizes_[axis], how_);
     }
     const auto& [deep, high, wide] = taps;
     for (int z = 0; z < deep.count; ++z) {

@@ -4,7 +4,7 @@
 #include <type_traits>
 
 #include "ep/kernels/elementwise/types.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/resample/grid_points.h"
 
@@ -30,7 +30,7 @@ void SamplePoints(const GridSampler& sampler, const T* x, const G* grid, T* y, i
       for (int64_t p = 0; p < count; ++p) {
         C sum = 0;
         for (const auto* tap = block.begin(p); tap != block.end(p); ++tap)
-          sum += tap->weight * static_cast<C>(Widened(from[tap->index]));
+          sum += tap->weight * static_cast<C>(Upcast(from[tap->index]));
         to[p] = Rounded<T>(static_cast<ComputeType<T>>(sum));
       }
     }

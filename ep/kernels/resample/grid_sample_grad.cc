@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "ep/kernels/elementwise/types.h"
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/resample/grid_points.h"
 
@@ -30,7 +30,7 @@ void GridGradient(const GridSampler& sampler, const T* y_grad, const T* x, const
     sampler.ForEachTap<C>(grid + i * dims, [&](int64_t index, C /*weight*/, const C* slopes) {
       C by_weight = 0;
       for (int64_t c = plane; c < plane + sampler.channels(); ++c)
-        by_weight += Widened(y_grad[c * sampler.points() + point]) * Widened(x[c * sampler.pixels() + index]);
+        by_weight += Upcast(y_grad[c * sampler.points() + point]) * Upcast(x[c * sampler.pixels() + index]);
       for (int d = 0; d < GridSampler::kMaxDims; ++d) sums[d] += by_weight * slopes[d];
     });
     for (int d = 0; d < dims; ++d) grid_grad[i * dims + d] = Rounded<T>(sums[GridSampler::kMaxDims - 1 - d]);
@@ -53,7 +53,7 @@ void InputGradient(const GridSampler& sampler, const T* y_grad, const T* grid, C
       block.Fill(sampler, grid + (image * points + first) * sampler.dims(), count);
       for (int64_t plane = first_plane; plane < last_plane; ++plane) {
         for (int64_t p = 0; p < count; ++p) {
-          const C g = Widened(y_grad[plane * points + first + p]);
+          const C g = Upcast(y_grad[plane * points + first + p]);
           for (const auto* tap = block.begin(p); tap != block.end(p); ++tap)
             sums[plane * pixels + tap->index] += g * tap->weight;
         }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <memory>
 
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/row_block.h"
 
@@ -82,23 +82,6 @@ Taps Taps::Transposed() const {
 
 namespace {
 
-template <class C, class T>
-C Widen(T value) {
-  if constexpr (kIsHalf<T>) {
-    return ToFloat(value);
-  } else {
-    return static_cast<C>(value);
-  }
-}
-template <class T, class C>
-T Narrow(C value) {
-  if constexpr (kIsHalf<T>) {
-    return FromFloat<T>(value);
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
 // A pass along one axis of dense tensors, [outer, taps.inputs(), inner] to [outer, taps.outputs(), inner].
 struct Pass {
   std::shared_ptr<const Taps> taps;
@@ -142,8 +125,9 @@ void RunRows(const Taps& taps, int64_t rows, const From* x, To* y) {
     for (int64_t item = begin; item < end; ++item) {
       const int64_t first = taps.Begin(o), last = taps.Begin(o + 1);
       C sum = first == last ? static_cast<C>(taps.constant()) : C{0};
-      for (int64_t k = first; k < last; ++k) sum += static_cast<C>(taps.Weight(k)) * Widen<C>(row[taps.From(k)]);
-      y[item] = Narrow<To>(sum);
+      for (int64_t k = first; k < last; ++k)
+        sum += static_cast<C>(taps.Weight(k)) * static_cast<C>(Upcast(row[taps.From(k)]));
+      y[item] = Rounded<To>(static_cast<ComputeType<To>>(sum));
       if (++o < outputs) continue;
       o = 0;
       row += inputs;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/signal/fft.h"
 
@@ -43,7 +43,7 @@ struct Task {
     const T* from = x + (i / inner * given * inner + i % inner) * parts;
     std::fill_n(values, length, Complex{0, 0});
     for (int64_t n = 0; n < count; ++n, from += inner * parts) {
-      values[n] = {static_cast<double>(Widened(from[0])), parts == 2 ? sign * Widened(from[1]) : 0.0};
+      values[n] = {static_cast<double>(Upcast(from[0])), parts == 2 ? sign * Upcast(from[1]) : 0.0};
       if (half && n > 0 && n < length - n) values[length - n] = signal::Conjugate(values[n]);
     }
   }

@@ -1,5 +1,5 @@
 // STFT (ai.onnx 17): the Fourier transforms of frames of a signal, each times a window, computed in double.
-#include "ep/kernels/elementwise/widen.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/signal/fft.h"
 
@@ -34,8 +34,8 @@ struct Task {
   void Load(int64_t i, Complex* values) const {
     const T* from = x + (i / frames * length + i % frames * step) * parts;
     for (int64_t n = 0; n < frame; ++n, from += parts) {
-      const double weight = window == nullptr ? 1.0 : static_cast<double>(Widened(window[n]));
-      values[n] = {weight * Widened(from[0]), parts == 2 ? weight * Widened(from[1]) : 0.0};
+      const double weight = window == nullptr ? 1.0 : static_cast<double>(Upcast(window[n]));
+      values[n] = {weight * Upcast(from[0]), parts == 2 ? weight * Upcast(from[1]) : 0.0};
     }
   }
 };

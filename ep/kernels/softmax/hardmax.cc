@@ -29,7 +29,7 @@ class HardmaxKernel final : public Kernel {
         lines.ForEach([&](int64_t start) {
           int64_t best = start;
           for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride)
-            if (Widened(from[at]) > Widened(from[best])) best = at;
+            if (Upcast(from[at]) > Upcast(from[best])) best = at;
           for (int64_t i = 0, at = start; i < lines.n; ++i, at += lines.stride) to[at] = OneIf<T>(at == best);
         });
       });

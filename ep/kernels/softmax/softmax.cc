@@ -1,6 +1,6 @@
 // Softmax and LogSoftmax: along one axis since opset 13; before that, over all axes from `axis` on together. Computed
 // in float, doubles in double.
-#include "ep/kernels/elementwise/widen_row.h"
+#include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
@@ -60,7 +60,7 @@ class SoftmaxKernel final : public Kernel {
         for (int64_t row = first; row < last; ++row) {
           if constexpr (kInPlace) {
             T* to = y.as<T>() + row * n;
-            if (x.data != y.data) WidenRow(x.as<const T>() + row * n, to, n);
+            if (x.data != y.data) UpcastRow(x.as<const T>() + row * n, to, n);
             Row(to, n);
           } else {
             float* values = scratch + thread * n;
@@ -93,16 +93,16 @@ class SoftmaxKernel final : public Kernel {
     std::fill_n(max, count, -std::numeric_limits<C>::infinity());
     std::fill_n(sum, count, C{0});
     for (int64_t row = 0; row < n; ++row) {
-      WidenRow(x + row * stride, values, count);
+      UpcastRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) max[c] = values[c] > max[c] ? values[c] : max[c];
     }
     for (int64_t row = 0; row < n; ++row) {
-      WidenRow(x + row * stride, values, count);
+      UpcastRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) sum[c] += real::Exp(values[c] - max[c]);
     }
     for (int64_t c = 0; c < count; ++c) sum[c] = log ? real::Log(sum[c]) : C{1} / sum[c];
     for (int64_t row = 0; row < n; ++row) {
-      WidenRow(x + row * stride, values, count);
+      UpcastRow(x + row * stride, values, count);
       for (int64_t c = 0; c < count; ++c) {
         const C below = values[c] - max[c];
         values[c] = log ? below - sum[c] : real::Exp(below) * sum[c];

@@ -153,7 +153,7 @@ void CheckOneDevice(const c10::OperatorHandle& op, const Stack& stack) {
   });
 }
 
-bool WidensHalves(const c10::OperatorHandle& op, const Stack& stack) {
+bool UpcastsHalves(const c10::OperatorHandle& op, const Stack& stack) {
   if (Among(kTypeMatters, op)) return false;
   for (const c10::Argument& result : op.schema().returns())
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
@@ -164,7 +164,7 @@ bool WidensHalves(const c10::OperatorHandle& op, const Stack& stack) {
   return halves;
 }
 
-void CallWidened(const c10::OperatorHandle& op, Stack* stack) {
+void CallUpcast(const c10::OperatorHandle& op, Stack* stack) {
   const auto& schema = op.schema();
   const std::vector<c10::IValue> arguments = Arguments(op, *stack).vec();
   torch::jit::drop(*stack, arguments.size());

@@ -11,9 +11,9 @@ void CheckOneDevice(const c10::OperatorHandle& op, const torch::jit::Stack& stac
 
 // Whether the call has 16-bit floats and may be computed in float32: one rounding, as in the device's own kernels. The
 // CPU's kernels round at every step, or do not support such floats.
-bool WidensHalves(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
+bool UpcastsHalves(const c10::OperatorHandle& op, const torch::jit::Stack& stack);
 
 // Replaces the arguments on the stack by the results, as a kernel does.
-void CallWidened(const c10::OperatorHandle& op, torch::jit::Stack* stack);
+void CallUpcast(const c10::OperatorHandle& op, torch::jit::Stack* stack);
 
 }  // namespace npu::aten

@@ -49,8 +49,8 @@ void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                               "to run it on the CPU: unset the variable, or move its arguments to the CPU");
   Count(name);
   CheckOneDevice(op, *stack);
-  if (WidensHalves(op, *stack)) {
-    CallWidened(op, stack);
+  if (UpcastsHalves(op, *stack)) {
+    CallUpcast(op, stack);
   } else {
     at::native::cpu_fallback(op, stack);
   }

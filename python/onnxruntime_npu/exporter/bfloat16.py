@@ -13,7 +13,7 @@ import onnx_ir as ir
 _TYPE = "tensor(bfloat16)"
 
 
-def widen(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
+def upcast(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
     """Put casts around the nodes that are not defined for their bfloat16 operands.
 
     everywhere: around all nodes of ONNX. Some models of other dtypes round parts to bfloat16, for
@@ -22,16 +22,16 @@ def widen(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
     for node in list(graph):
         if node.domain or node.op_type == "Cast":
             continue
-        widened = [
+        upcasts = [
             i
             for i, value in enumerate(node.inputs)
             if value is not None
             and value.dtype == ir.DataType.BFLOAT16
             and (everywhere or _lacks(node.op_type, opset, True, i))
         ]
-        if not widened:
+        if not upcasts:
             continue
-        for i in widened:
+        for i in upcasts:
             wide = _cast(node.inputs[i], ir.DataType.FLOAT)
             graph.insert_before(node, wide)
             node.replace_input_with(i, wide.outputs[0])

@@ -22,7 +22,7 @@ from ..onnx_models.graph_passes import count_nodes, name_dimensions, tidy
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
 from ..progress import step
-from .bfloat16 import widen
+from .bfloat16 import upcast
 from .proof import Findings
 from .report import ExportReport
 from .torch_ops import torch_translations
@@ -97,7 +97,7 @@ def to_onnx(
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
-    widen(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
+    upcast(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
     return exported.model
 
 

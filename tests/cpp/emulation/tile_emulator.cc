@@ -224,12 +224,12 @@ float FromFloat16(uint16_t bits) {
   return (bits & 0x8000) != 0 ? -magnitude : magnitude;
 }
 
-void Widen(const Tile& tile, int rows, int row_bytes, float (*widen)(uint16_t), float (&out)[kRows][kRowBytes / 2]) {
+void Upcast(const Tile& tile, int rows, int row_bytes, float (*upcast)(uint16_t), float (&out)[kRows][kRowBytes / 2]) {
   for (int row = 0; row < rows; ++row)
     for (int i = 0; i < row_bytes / 2; ++i) {
       uint16_t bits;
       std::memcpy(&bits, tile.bytes[row] + 2 * i, 2);
-      out[row][i] = widen(bits);
+      out[row][i] = upcast(bits);
     }
 }
 
@@ -258,13 +258,13 @@ void MultiplyBytes(int c, int a, int b, bool signed_a, bool signed_b) {
 }
 
 // c[m][n] += sum over k of a[m][k] * b[k / 2][2 * n + k % 2]; even and odd k are summed separately.
-void Multiply(int c, int a, int b, float (*widen)(uint16_t)) {
+void Multiply(int c, int a, int b, float (*upcast)(uint16_t)) {
   Tile &tc = Configured(c), &ta = Configured(a), &tb = Configured(b);
   ExpectShapesThatFit(c, a, b);
   CountProduct();
   float left[kRows][kRowBytes / 2] = {}, right[kRows][kRowBytes / 2] = {};
-  Widen(ta, RowsOf(a), BytesOf(a), widen, left);
-  Widen(tb, RowsOf(b), BytesOf(b), widen, right);
+  Upcast(ta, RowsOf(a), BytesOf(a), upcast, left);
+  Upcast(tb, RowsOf(b), BytesOf(b), upcast, right);
   const int columns = BytesOf(c) / 4;
   for (int m = 0; m < RowsOf(c); ++m) {
     float sums[kRowBytes / 2] = {};

@@ -10,7 +10,7 @@ namespace npu {
 
 // Source and destination do not overlap.
 template <class T>
-void WidenRow(const T* from, ComputeType<T>* to, int64_t count) {
+void UpcastRow(const T* from, ComputeType<T>* to, int64_t count) {
   if constexpr (kIsHalf<T>) {
     ToFloat(from, to, count);
   } else {

@@ -9,7 +9,7 @@ using FixedWidthTypes = Types<float, Float16, BFloat16, double, int8_t, int16_t,
                               uint32_t, uint64_t, Truth>;
 
 template <class T>
-ComputeType<T> Widened(T value) {
+ComputeType<T> Upcast(T value) {
   if constexpr (kIsHalf<T>) {
     return ToFloat(value);
   } else {
