@@ -24,6 +24,7 @@ from .composition import Composition
 from .definition import Op
 from .discovery import all_compositions, all_ops
 from .eager import EagerKernels, check_dtypes
+from .fake_results import fake_results
 from .overloads import composites
 from .schema import Argument, Schema, Type
 
@@ -149,10 +150,7 @@ class _Call:
     def fake(self, *args: Any, **kwargs: Any) -> Any:
         bound, integers = self._op.settle(self._bind(args, kwargs))
         check_dtypes(self._op, bound)
-        outputs = [
-            torch.empty_like(o, memory_format=torch.contiguous_format)
-            for o in self._op.node_results(bound)
-        ]
+        outputs = fake_results(self._op.name, bound, lambda: self._op.node_results(bound))
         for i, name in self._in_place.items():
             outputs[i] = bound[name]
         return self._results(outputs, integers)

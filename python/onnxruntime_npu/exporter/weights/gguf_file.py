@@ -79,7 +79,12 @@ def mapped_gguf() -> Iterator[None]:
             parsed["tensors"] = _weights(reader.tensors, processor, names)
         return parsed
 
-    with mock.patch.object(loading, "load_gguf_checkpoint", load):
+    # transformers asks for the same table of names once for each module, 10 ms each time.
+    names_of = functools.lru_cache(maxsize=1)(gguf.get_tensor_name_map)
+    with (
+        mock.patch.object(loading, "load_gguf_checkpoint", load),
+        mock.patch.object(gguf, "get_tensor_name_map", names_of),
+    ):
         yield
 
 
