@@ -146,7 +146,7 @@ void* CachingAllocator::Allocate(size_t bytes, Stream& stream) {
   a.Collect(kStepsPerAllocation);
   BlockPool& pool = a.scopes.empty() ? a.pool : a.PoolOf(stream);
   const bool caches = a.Caches(pool);
-  const size_t size = a.plugged() && !caches ? bytes : a.settings.RoundSize(bytes);  // pluggable: the requested size
+  const size_t size = caches ? a.settings.RoundSize(bytes) : bytes;
   const bool small = size <= kLargestSmall;
   StreamState& state = a.Known(stream);
   const auto put_use = [&](StreamUse* use) { a.PutUse(use); };

@@ -16,9 +16,9 @@ struct AllocatorSettings {
   size_t large_segment_size = size_t{20} << 20;      // shared by requests of 1 to 10 MiB
   double memory_fraction = 1;                        // of the device's memory
   std::vector<uint64_t> roundup_power2_divisions;    // by power of two from 1 MiB on; empty: sizes stay as they are
-  bool caching = true;                               // false: every block is allocated from and freed to the device
+  bool caching = true;                               // false: each block is the device's, of the requested size
 
-  // The size that a request of `bytes` takes: a multiple of 512.
+  // The size that a request of `bytes` takes in a cache: a multiple of 512.
   size_t RoundSize(size_t bytes) const;
 };
 

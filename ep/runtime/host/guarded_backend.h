@@ -8,7 +8,7 @@ namespace npu {
 
 class GuardedBackend : public HostBackend {
  public:
-  using HostBackend::HostBackend;
+  explicit GuardedBackend(const HostOptions& options) : HostBackend(options, /*whole_pages=*/true) {}
 
   void* AllocDevice(int device, size_t bytes) override;
   void FreeDevice(int device, void* ptr, size_t bytes) override;

@@ -30,8 +30,8 @@ HostEvent* Host(BackendEvent* event) { return static_cast<HostEvent*>(event); }
 
 }  // namespace
 
-HostBackend::HostBackend(const HostOptions& options)
-    : options_(options), memory_(options.device_count, options.memory_limit, UsableMemory()) {}
+HostBackend::HostBackend(const HostOptions& options, bool whole_pages)
+    : options_(options), memory_(options.device_count, options.memory_limit, UsableMemory(), whole_pages) {}
 
 DeviceProperties HostBackend::Properties(int) const {
   return {options_.device_name, options_.memory_limit, NumThreads(), NameOf(ActiveIsa())};

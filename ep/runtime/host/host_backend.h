@@ -27,7 +27,8 @@ std::unique_ptr<Backend> MakeHostBackend(const HostOptions& options);
 // derived backend overrides these to change what the work does, and keeps its order.
 class HostBackend : public Backend, public BackendExtensions {
  public:
-  explicit HostBackend(const HostOptions& options);
+  // With `whole_pages`, device memory is, for a derived backend that protects it.
+  explicit HostBackend(const HostOptions& options, bool whole_pages = false);
 
   const char* name() const override { return "host"; }
   int DeviceCount() const override { return options_.device_count; }

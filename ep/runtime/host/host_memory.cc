@@ -1,16 +1,19 @@
 #include "ep/runtime/host/host_memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <cstdlib>
 
 #include "ep/runtime/machine.h"
+#include "ep/runtime/sanitizers.h"
 
 namespace npu {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kHeapAlignment = 512;  // of the blocks that the allocator cuts from pages
 // From this size on, a query of the available memory costs little compared with touching the memory.
 constexpr size_t kWorthAsking = size_t{64} << 20;
 
@@ -23,6 +26,9 @@ bool Take(std::atomic<size_t>& used, size_t bytes, size_t capacity) {
 }
 
 void* Map(size_t bytes) {
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > SIZE_MAX - page) return nullptr;
+  bytes = (bytes + page - 1) / page * page;
   if (bytes < kHugePage) {
     void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return p == MAP_FAILED ? nullptr : p;
@@ -43,8 +49,11 @@ void* Map(size_t bytes) {
 
 }  // namespace
 
-HostMemory::HostMemory(int devices, size_t capacity, size_t machine)
-    : capacity_(capacity), machine_(machine), used_(static_cast<size_t>(devices)) {}
+HostMemory::HostMemory(int devices, size_t capacity, size_t machine, bool whole_pages)
+    : capacity_(capacity),
+      machine_(machine),
+      from_heap_(kAddressSanitizer && !whole_pages),
+      used_(static_cast<size_t>(devices)) {}
 
 bool HostMemory::Charge(int device, size_t bytes) {
   // Linux overcommits memory and kills the process that touches too much; a device fails the allocation instead.
@@ -63,13 +72,18 @@ void HostMemory::Discharge(int device, size_t bytes) {
 
 void* HostMemory::AllocDevice(int device, size_t bytes) {
   if (!Charge(device, bytes)) return nullptr;
-  void* p = Map(bytes);
+  void* p = nullptr;
+  if (!from_heap_) {
+    p = Map(bytes);
+  } else if (posix_memalign(&p, kHeapAlignment, bytes) != 0) {
+    p = nullptr;
+  }
   if (p == nullptr) Discharge(device, bytes);
   return p;
 }
 
 void HostMemory::FreeDevice(int device, void* ptr, size_t bytes) {
-  munmap(ptr, bytes);
+  from_heap_ ? std::free(ptr) : void(munmap(ptr, bytes));
   Discharge(device, bytes);
 }
 

@@ -9,8 +9,10 @@ namespace npu {
 
 class HostMemory {
  public:
-  // At most `capacity` bytes per device, and `machine` bytes for all of them together.
-  HostMemory(int devices, size_t capacity, size_t machine);
+  // At most `capacity` bytes per device, and `machine` bytes for all of them together. AllocDevice returns whole pages;
+  // but unless they must be (`whole_pages`), a build with AddressSanitizer takes them from its heap, whose bounds it
+  // checks.
+  HostMemory(int devices, size_t capacity, size_t machine, bool whole_pages);
 
   void* AllocDevice(int device, size_t bytes);  // null when the device or the machine has no more
   void FreeDevice(int device, void* ptr, size_t bytes);
@@ -26,6 +28,7 @@ class HostMemory {
   bool Charge(int device, size_t bytes);
   void Discharge(int device, size_t bytes);
   const size_t capacity_, machine_;
+  const bool from_heap_;
   std::vector<std::atomic<size_t>> used_;
   std::atomic<size_t> total_{0};
 };

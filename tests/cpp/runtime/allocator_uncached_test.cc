@@ -45,20 +45,20 @@ TEST_CASE("without caching the counters reflect the allocated blocks") {
   CHECK(s.segment.large_pool.current == 1);
   CHECK(s.requested_bytes.all.current == 1000 + 5 * kMiB);
   for (const PoolCounters* bytes : {&s.allocated_bytes, &s.active_bytes, &s.reserved_bytes}) {
-    CHECK(bytes->small_pool.current == 1024);
+    CHECK(bytes->small_pool.current == 1000);
     CHECK(bytes->large_pool.current == 5 * kMiB);
-    CHECK(bytes->all.current == 1024 + 5 * kMiB);
+    CHECK(bytes->all.current == 1000 + 5 * kMiB);
   }
   CHECK(s.num_device_alloc == 2);
   u.a.Free(large);
   s = u.a.Stats();
-  CHECK(s.allocated_bytes.all.current == 1024);
-  CHECK(s.reserved_bytes.all.current == 1024);
-  CHECK(s.reserved_bytes.all.peak == 1024 + 5 * kMiB);
+  CHECK(s.allocated_bytes.all.current == 1000);
+  CHECK(s.reserved_bytes.all.current == 1000);
+  CHECK(s.reserved_bytes.all.peak == 1000 + 5 * kMiB);
   CHECK(s.allocated_bytes.all.freed == 5 * kMiB);
   CHECK(s.num_device_free == 1);
   u.a.ResetPeakStats();
-  CHECK(u.a.Stats().reserved_bytes.all.peak == 1024);
+  CHECK(u.a.Stats().reserved_bytes.all.peak == 1000);
   u.a.ResetAccumulatedStats();
   s = u.a.Stats();
   CHECK(s.allocated_bytes.all.freed == 0);
