@@ -5,6 +5,7 @@
 
 #include <limits>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -37,7 +38,7 @@ struct Task {
   // Runs before anything is written, so that a refused call changes nothing.
   void CheckPositions() const {
     const int64_t count = speculative ? seqs * per_seq : queries;
-    for (int64_t i = 0; i < count; ++i) CheckPosition(speculative ? Moved(i) : old_lengths[i]);
+    for (int64_t i = 0; i < count; ++i) CheckPosition(speculative ? Moved(i) : ReadOnce(old_lengths + i));
   }
 
   void CheckPosition(int64_t position) const {
@@ -48,7 +49,8 @@ struct Task {
   }
 
   int64_t Moved(int64_t token) const {
-    return Wrap(static_cast<uint64_t>(old_positions[token]) + static_cast<uint64_t>(accepted[token / per_seq]) + 1u);
+    return Wrap(static_cast<uint64_t>(ReadOnce(old_positions + token)) +
+                static_cast<uint64_t>(ReadOnce(accepted + token / per_seq)) + 1u);
   }
 
   // Checks again: a result that shares memory with accepted_num changes positions after CheckPositions.
@@ -67,7 +69,7 @@ struct Task {
   }
 
   void Advance(int64_t i) const {
-    const int64_t length = old_lengths[i];
+    const int64_t length = ReadOnce(old_lengths + i);
     if (i < queries) {
       Write(i, sampled[i], length, length + 1, Slot(i, length));
     } else {

@@ -3,6 +3,7 @@
 // npu_grid_assign_positive.py.
 #include "contrib_ops/detection/npu_grid_assign_positive.h"
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/segments.h"
 
@@ -39,7 +40,7 @@ struct Assigner {
         const T* row = static_cast<const T*>(overlaps) + g * boxes;
         for (int64_t i = 0; i < boxes; ++i)
           if (flags[i] != 0 && ToFloat(row[i]) == most) to[i] = number;
-      } else if (const int64_t i = truth_box[g]; i >= 0 && i < boxes && flags[i] != 0) {
+      } else if (const int64_t i = ReadOnce(truth_box + g); i >= 0 && i < boxes && flags[i] != 0) {
         to[i] = number;
       }
     }

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -65,9 +66,7 @@ struct Task {
   Reduction reduction;
 
   void Run() const {
-    for (int64_t i = 0; i < n; ++i)
-      NPU_CHECK(target[i] >= 0 && target[i] < classes, "[", kOp, "] expected target in [0, ", classes, "), got ",
-                target[i]);
+    class_of().CheckFirst(n);
     ParallelFor(n, RowGrain(classes), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) rows[i] = Row(i);
     });
@@ -79,6 +78,8 @@ struct Task {
   }
 
  private:
+  CheckedNumbers<int64_t> class_of() const { return {kOp, "target", target, 0, classes}; }
+
   double Mix(const RowLoss& row) const {
     // Without classes every sum is 0: dividing by 1 avoids 0 / 0.
     return (1.0 - smoothing) * row.nll + smoothing * row.smooth / static_cast<double>(std::max<int64_t>(classes, 1));
@@ -87,7 +88,7 @@ struct Task {
   RowLoss Row(int64_t i) const {
     const T* x = input + i * classes;
     const double lse = LogSumExp(x, classes);
-    const int64_t c = target[i];
+    const int64_t c = class_of()[i];
     if (log_prob) WriteLogProb(x, lse, log_prob + i * classes);
     if (c == ignore_index) return {0.0, 0.0, 0.0};
     const double w = weight ? weight[c] : 1.0;

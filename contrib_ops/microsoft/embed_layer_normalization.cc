@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/normalization/moments.h"
 
 namespace npu {
@@ -22,15 +23,14 @@ struct Lookup {
   TensorView table, indices;
   int64_t period = 0;  // the indices repeat after so many tokens; without indices, the rows do
 
-  int64_t RowOf(int64_t token) const {
-    const int64_t at = token % period;
-    return indices ? indices.as<const int32_t>()[at] : at;
-  }
+  int64_t RowOf(int64_t token) const { return indices ? row()[token % period] : token % period; }
   void Check() const {
-    const int64_t rows = table.shape[0];
-    for (int64_t i = 0; i < period; ++i)
-      EMBED_CHECK(RowOf(i) >= 0 && RowOf(i) < rows, "expected ", name, " from 0 to ", rows - 1, ", got ", RowOf(i));
+    if (indices) return row().CheckFirst(period);
+    EMBED_CHECK(period <= table.shape[0], "expected ", name, " in [0, ", table.shape[0], "), got ", period - 1);
   }
+
+ private:
+  CheckedNumbers<int32_t> row() const { return {kOp, name, indices.as<const int32_t>(), 0, table.shape[0]}; }
 };
 
 struct EmbedTask {

@@ -111,7 +111,7 @@ class GatherBlockQuantizedKernel final : public Kernel {
           ParallelFor(rows, RowGrain(inner), [&](int64_t begin, int64_t end) {
             alignas(64) float values[kRowBlock];
             for (int64_t r = begin; r < end; ++r) {
-              const int64_t source = (r / count * n + CheckedIndex(kOp, at[r % count], n, r % count)) * inner;
+              const int64_t source = (r / count * n + CheckedIndex(kOp, at, r % count, n)) * inner;
               for (int64_t done = 0; done < inner;) {
                 ScaleOf::Run run = scale_of.At(source + done);
                 run.count = std::min({run.count, inner - done, kRowBlock});

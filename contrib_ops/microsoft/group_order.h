@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -16,12 +17,10 @@ class GroupOrder {
   // In a launch: `groups` has the group of each of `rows` rows, from 0 to `group_count` - 1.
   GroupOrder(const char* op, const int32_t* groups, int64_t rows, int64_t group_count, int64_t block)
       : block_(block), group_count_(group_count) {
+    const CheckedNumbers group_of(op, "g_idx", groups, 0, group_count);
     std::vector<std::vector<int32_t>> members(static_cast<size_t>(group_count));
-    for (int64_t row = 0; row < rows; ++row) {
-      NPU_CHECK(groups[row] >= 0 && groups[row] < group_count, "[", op, "] expected g_idx from 0 to ", group_count - 1,
-                ", got ", groups[row], " at ", row);
-      members[static_cast<size_t>(groups[row])].push_back(static_cast<int32_t>(row));
-    }
+    for (int64_t row = 0; row < rows; ++row)
+      members[static_cast<size_t>(group_of[row])].push_back(static_cast<int32_t>(row));
     for (size_t group = 0; group < members.size(); ++group) {
       const std::vector<int32_t>& of_group = members[group];
       source_.insert(source_.end(), of_group.begin(), of_group.end());

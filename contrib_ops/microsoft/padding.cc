@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/rows.h"
 
 namespace npu {
@@ -71,11 +72,12 @@ class RestorePaddingKernel final : public Kernel {
     const TensorView y = ctx.Output(0, x.dtype, Shape{offsets.shape[0], offsets.shape[1], hidden});
     if (y.elements() == 0) return;
     ctx.Launch(kOp, [=] {
-      CheckNumbers(kOp, "values of token_offset", offsets.as<const int32_t>(), tokens, 0, rows);
+      const CheckedNumbers row(kOp, "values of token_offset", offsets.as<const int32_t>(), 0, rows);
+      row.CheckFirst(tokens);
       const auto bytes = BytesFor(x.dtype, hidden);
       std::memset(y.data, 0, y.bytes());
       for (int64_t i = 0; i < tokens; ++i)
-        std::memcpy(y.as<char>() + static_cast<size_t>(offsets.as<const int32_t>()[i]) * bytes,
+        std::memcpy(y.as<char>() + static_cast<size_t>(row[i]) * bytes,
                     x.as<const char>() + static_cast<size_t>(i) * bytes, bytes);
     });
   }

@@ -11,6 +11,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
@@ -89,15 +90,10 @@ struct Preparation {
  private:
   // -1: not written.
   int64_t SlotOf(int64_t sequence, int64_t token) const {
-    if (slots != nullptr) {
-      PAGED_CHECK(slots[token] >= -1 && slots[token] < pages * page_rows, "expected slot_mapping from -1 to ",
-                  pages * page_rows - 1, ", got ", slots[token]);
-      return slots[token];
-    }
+    if (slots != nullptr) return CheckedNumbers(kOp, "slot_mapping", slots, -1, pages * page_rows)[token];
     const int64_t position = positions[token];
-    const int64_t page = table[sequence * table_width + position / page_rows];
-    PAGED_CHECK(page >= 0 && page < pages, "expected block_table entries in [0, ", pages, "), got ", page);
-    return page * page_rows + position % page_rows;
+    const CheckedNumbers page(kOp, "block_table entries", table, 0, pages);
+    return page[sequence * table_width + position / page_rows] * page_rows + position % page_rows;
   }
   template <class T>
   void Rotate(const NewRows& rows, void* to) const {

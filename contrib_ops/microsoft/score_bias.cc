@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/convert.h"
 
 namespace npu {
@@ -88,8 +89,8 @@ void ScoreBias::AddMask(int64_t entry, int64_t row, float* to) const {
   const auto* mask = mask_.as<const int32_t>();
   const auto& [batch, heads, rows, keys] = scores_;
   if (form_ == Form::kLengths || form_ == Form::kEndsAndStarts) {
-    const int64_t start = form_ == Form::kLengths ? 0 : std::clamp<int64_t>(mask[batch + entry], 0, keys);
-    const int64_t end = std::clamp<int64_t>(mask[entry], 0, keys);
+    const int64_t start = form_ == Form::kLengths ? 0 : std::clamp<int64_t>(ReadOnce(mask + batch + entry), 0, keys);
+    const int64_t end = std::clamp<int64_t>(ReadOnce(mask + entry), 0, keys);
     for (int64_t j = 0; j < start; ++j) to[j] += hidden_;
     for (int64_t j = std::max(start, end); j < keys; ++j) to[j] += hidden_;
     return;

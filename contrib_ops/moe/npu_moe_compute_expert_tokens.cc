@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
@@ -21,7 +22,7 @@ void Count(const int32_t* experts, int64_t begin, int64_t end, int32_t num_exper
   // Sorted rows come in runs, which are counted in a register.
   int32_t expert = 0, run = 0;
   for (int64_t i = begin; i < end; ++i) {
-    const int32_t next = std::clamp(experts[i], 0, num_experts);
+    const int32_t next = std::clamp(ReadOnce(experts + i), 0, num_experts);
     if (next != expert) {
       counts[expert] += run;
       expert = next;

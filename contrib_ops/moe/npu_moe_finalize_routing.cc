@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "ep/kernels/moe/rows.h"
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -38,8 +38,8 @@ struct Task {
   int64_t token_stride, slot_stride;  // of the index
 
   void Run() const {
-    CheckNumbers(kOp, "expanded_src_to_dst_row", a.index.as<int32_t>(), tokens * slots, -1, row_count);
-    if (a.bias) CheckNumbers(kOp, "export_for_source_row", a.experts.as<int32_t>(), tokens * slots, 0, a.bias.shape[0]);
+    row_of().CheckFirst(tokens * slots);
+    if (a.bias) expert_of().CheckFirst(tokens * slots);
     const int64_t pieces = (width + kColumns - 1) / kColumns;
     ParallelFor(tokens * pieces, RowGrain(std::min(width, kColumns) * (slots + 1)), [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -51,17 +51,23 @@ struct Task {
   }
 
  private:
+  CheckedNumbers<int32_t> row_of() const {
+    return {kOp, "expanded_src_to_dst_row", a.index.as<int32_t>(), -1, row_count};
+  }
+  CheckedNumbers<int32_t> expert_of() const {
+    return {kOp, "export_for_source_row", a.experts.as<int32_t>(), 0, a.bias.shape[0]};
+  }
+
   void Block(int64_t token, int64_t column, int64_t n) const {
     alignas(64) static constexpr float kZeros[kRowBlock] = {};
     alignas(64) float sum[kRowBlock] = {};
     FloatBlock row_block, bias_block, scale_block;
     for (int64_t j = 0; j < slots; ++j) {
-      const int64_t row = a.index.as<int32_t>()[token * token_stride + j * slot_stride];
+      const int64_t row = row_of()[token * token_stride + j * slot_stride];
       const float* values = row < 0 ? kZeros : row_block.Load(a.rows, row * width + column, n);
       const float scale = a.scales ? *scale_block.Load(a.scales, token * slots + j, 1) : 1.0f;
       if (a.bias) {
-        const int64_t expert = a.experts.as<int32_t>()[token * slots + j];
-        const float* bias = bias_block.Load(a.bias, expert * width + column, n);
+        const float* bias = bias_block.Load(a.bias, expert_of()[token * slots + j] * width + column, n);
 #pragma omp simd
         for (int64_t i = 0; i < n; ++i) sum[i] += scale * (values[i] + bias[i]);
       } else {

@@ -6,6 +6,7 @@
 #include <limits>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/moe/top_keys.h"
@@ -85,7 +86,7 @@ struct Task {
   Gating gating;
   TensorView x, bias, ids, table;
   T* y;
-  int32_t* expert_idx;
+  int32_t *expert_of_slot, *expert_idx;
   float* norm_out;
   float* wide_bias;
   int64_t tokens, experts;
@@ -104,12 +105,12 @@ struct Task {
   template <class Id, class Expert>
   void LookUp() const {
     const int64_t k = gating.k;
-    CheckNumbers(kOp, "input_ids", ids.as<Id>(), tokens, 0, table.shape[0]);
-    for (int64_t t = 0; t < tokens; ++t) {
-      const Expert* row = table.as<Expert>() + ids.as<Id>()[t] * k;
-      CheckNumbers(kOp, "experts of tid2eid", row, k, 0, experts);
-      for (int64_t j = 0; j < k; ++j) expert_idx[t * k + j] = static_cast<int32_t>(row[j]);
-    }
+    const CheckedNumbers<Id> id(kOp, "input_ids", ids.as<Id>(), 0, table.shape[0]);
+    const CheckedNumbers<Expert> expert(kOp, "experts of tid2eid", table.as<Expert>(), 0, experts);
+    id.CheckFirst(tokens);
+    for (int64_t t = 0; t < tokens; ++t)
+      for (int64_t first = id[t] * k, j = 0; j < k; ++j)
+        expert_of_slot[t * k + j] = static_cast<int32_t>(expert[first + j]);
   }
 
   void Rows(int64_t begin, int64_t end) const {
@@ -118,7 +119,7 @@ struct Task {
     std::vector<int32_t> keys(static_cast<size_t>(experts));
     Chooser chooser(gating, experts);
     for (int64_t token = begin; token < end; ++token) {
-      int32_t* chosen = expert_idx + token * gating.k;
+      int32_t* chosen = expert_of_slot + token * gating.k;
       ToFloat(x.as<const T>() + token * experts, scores.data(), experts);
       if (by_x) SetKeys(scores.data(), keys.data());
       Score(scores.data());
@@ -128,6 +129,7 @@ struct Task {
       }
       if (!table) chooser.Choose(keys.data(), by_bias ? biased.data() : scores.data(), chosen);
       if (y != nullptr) Weigh(scores.data(), chosen, y + token * gating.k);
+      if (expert_idx != nullptr) std::copy_n(chosen, gating.k, expert_idx + token * gating.k);
       if (norm_out == nullptr) continue;
       if (gating.shows_scores) {
         std::copy(scores.begin(), scores.end(), norm_out + token * experts);
@@ -185,14 +187,25 @@ class MoeGatingTopKKernel final : public Kernel {
     }
     const Shape shape{tokens, gating_.k};
     const TensorView y = ctx.Output(Out::y, x.dtype, shape);
-    auto* expert_idx = OutputOrScratch<int32_t>(ctx, Out::expert_idx, shape);
+    const TensorView expert_idx = ctx.Output(Out::expert_idx, DType::kInt32, shape);
     const TensorView norm_out = ctx.Output(Out::norm_out, DType::kFloat32, x.shape);
     if (tokens == 0) return;
+    auto* expert_of_slot = static_cast<int32_t*>(ctx.Workspace(BytesFor(DType::kInt32, shape.Elements())));
     auto* wide_bias = static_cast<float*>(bias ? ctx.Workspace(BytesFor(DType::kFloat32, experts)) : nullptr);
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      const Task<T> task{gating_,   x,      bias,   ids, table, y.as<T>(), expert_idx, norm_out.as<float>(),
-                         wide_bias, tokens, experts};
+      const Task<T> task{gating_,
+                         x,
+                         bias,
+                         ids,
+                         table,
+                         y.as<T>(),
+                         expert_of_slot,
+                         expert_idx.as<int32_t>(),
+                         norm_out.as<float>(),
+                         wide_bias,
+                         tokens,
+                         experts};
       ctx.Launch(kOp, [task] { task.Run(); });
     });
   }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/expert_order.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/row_block.h"
@@ -20,7 +21,7 @@ constexpr const char* kOp = "npu_moe_init_routing";
 
 struct Task {
   const void* x;
-  const int32_t *row_idx, *experts;
+  const int32_t *rows_of, *experts;
   void* expanded_x;
   int32_t *places, *sorted_experts;  // the latter null if the caller has no use for it
   uint32_t* keys;
@@ -29,10 +30,11 @@ struct Task {
   int64_t tokens, rows, kept, row_bytes;
 
   void Run() const {
-    CheckNumbers(kOp, "row_idx", row_idx, rows, 0, rows);
+    const CheckedNumbers<int32_t> row_idx(kOp, "row_idx", rows_of, 0, rows);
+    row_idx.CheckFirst(rows);
     OrderRows(keys, rows, KeysOfExperts(experts, rows, keys), order, scratch);
     std::fill_n(places, rows, -1);
-    ParallelFor(rows, kSerialElements, [this](int64_t begin, int64_t end) {
+    ParallelFor(rows, kSerialElements, [&, this](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         const int32_t row = order[i];
         // Atomic, because rows that are no permutation, which is found only below, make threads meet.
@@ -45,7 +47,7 @@ struct Task {
               absent - places);
     if (expanded_x == nullptr) return;
     GatherRows(x, kept, row_bytes, expanded_x,
-               [order = order, row_idx = row_idx, tokens = tokens](int64_t i) { return row_idx[order[i]] % tokens; });
+               [order = order, row_idx, tokens = tokens](int64_t i) { return row_idx[order[i]] % tokens; });
   }
 };
 
@@ -68,7 +70,7 @@ class MoeInitRoutingKernel final : public Kernel {
     const int64_t kept = std::min(tokens, active_num_) * experts.shape[1];
     Task task{};
     task.x = x.data;
-    task.row_idx = row_idx.as<int32_t>();
+    task.rows_of = row_idx.as<int32_t>();
     task.experts = experts.as<int32_t>();
     task.expanded_x = ctx.Output(Out::expanded_x, x.dtype, {kept, x.shape[1]}).data;
     task.places = OutputOrScratch<int32_t>(ctx, Out::expanded_row_idx, {rows});

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/runtime/kernel_api.h"
@@ -25,7 +26,7 @@ struct Task {
   float* moved_scales;
   int32_t* idx;
   void* expert_counts;
-  int64_t* starts;  // of the blocks of tokens of one rank and expert, as they were received
+  int64_t* starts;  // of the blocks of tokens of one rank and expert, as they were received, and the end of the last
   int32_t* source;  // the token at each place, -1 behind the last
   bool gathers;
 
@@ -35,19 +36,21 @@ struct Task {
     const auto* count = counts.as<const Index>();
     int64_t routed = 0;
     for (int64_t i = 0; i < ranks * experts; ++i) {
-      NPU_CHECK(count[i] >= 0 && count[i] <= total - routed, "[", kOp,
+      const int64_t tokens_of_block = ReadOnce(count + i);
+      NPU_CHECK(tokens_of_block >= 0 && tokens_of_block <= total - routed, "[", kOp,
                 "] expected expert_token_num_per_rank of numbers that add up to at most the ", total, " tokens, got ",
-                count[i], " behind ", routed);
+                tokens_of_block, " behind ", routed);
       starts[i] = routed;
-      routed += count[i];
+      routed += tokens_of_block;
     }
+    starts[ranks * experts] = routed;
     int64_t place = 0;
     for (int64_t e = 0; e < experts; ++e) {
       const int64_t first = place;
       for (int64_t r = 0; r < ranks; ++r) {
-        const int64_t block = r * experts + e;
-        std::iota(source + place, source + place + count[block], static_cast<int32_t>(starts[block]));
-        place += count[block];
+        const int64_t block = r * experts + e, end = place + starts[block + 1] - starts[block];
+        std::iota(source + place, source + end, static_cast<int32_t>(starts[block]));
+        place = end;
       }
       if (expert_counts != nullptr) static_cast<Index*>(expert_counts)[e] = static_cast<Index>(place - first);
     }
@@ -58,7 +61,9 @@ struct Task {
  private:
   void Move(int64_t routed) const {
     const int64_t total = tokens.shape[0];
-    if (idx != nullptr && !gathers) {
+    if (idx != nullptr && gathers) {
+      std::copy(source, source + total, idx);
+    } else if (idx != nullptr) {
       // The tokens that are routed come before the others.
       for (int64_t place = 0; place < routed; ++place) idx[source[place]] = static_cast<int32_t>(place);
       std::fill(idx + routed, idx + total, -1);
@@ -101,10 +106,8 @@ class MoeReRoutingKernel final : public Kernel {
     task.idx = ctx.Output(Out::permute_token_idx, DType::kInt32, {total}).as<int32_t>();
     task.expert_counts = ctx.Output(Out::expert_token_num, counts.dtype, {counts.shape[1]}).data;
     task.gathers = idx_type_ == 0;
-    task.starts = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, counts.elements())));
-    task.source = task.gathers && task.idx != nullptr
-                      ? task.idx
-                      : static_cast<int32_t*>(ctx.Workspace(BytesFor(DType::kInt32, total)));
+    task.starts = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, counts.elements() + 1)));
+    task.source = static_cast<int32_t*>(ctx.Workspace(BytesFor(DType::kInt32, total)));
     ctx.Launch(kOp,
                [task] { DispatchIndices(kOp, task.counts, [&task](auto index) { task.Run<decltype(index)>(); }); });
   }

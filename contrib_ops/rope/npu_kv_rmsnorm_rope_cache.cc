@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/rotary/cache_rows.h"
 #include "ep/kernels/rotary/rotate_row.h"
@@ -63,7 +64,7 @@ struct Task {
     const int64_t per_row = (length + k.page - 1) / std::max<int64_t>(k.page, 1);
     for (int64_t t = 0; t < tokens(); ++t) {
       const int64_t b = t / length, s = t % length;
-      const int64_t at = index[mode.by_block ? b * per_row + s / k.page : t];
+      const int64_t at = ReadOnce(index + (mode.by_block ? b * per_row + s / k.page : t));
       const int64_t limit = mode.batched ? k.page : pages * k.page;
       if (!mode.batched && at < 0) {
         slots[t] = -1;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -63,16 +64,15 @@ Cut CutByMass(Candidate* begin, Candidate* end, double mass) {
 template <class T>
 struct Task {
   const T *logits, *p;
-  const int32_t* k;
+  const int32_t* kept;
   T* y;
   Candidate* scratch;  // `vocabulary` of them for each of `lanes`
   int64_t batch, vocabulary, lanes;
 
   void Run() const {
     // All arguments are checked before anything is written.
+    if (kept != nullptr) k().CheckFirst(batch);
     for (int64_t b = 0; b < batch; ++b) {
-      NPU_CHECK(k == nullptr || (k[b] >= 1 && k[b] <= vocabulary), "[", kOp, "] expected k in [1, ", vocabulary,
-                "], got ", k[b]);
       NPU_CHECK(p == nullptr || (ToFloat(p[b]) >= 0.0f && ToFloat(p[b]) <= 1.0f), "[", kOp,
                 "] expected p in [0, 1], got ", ToFloat(p[b]));
     }
@@ -83,17 +83,19 @@ struct Task {
   }
 
  private:
+  CheckedNumbers<int32_t> k() const { return {kOp, "k", kept, 1, vocabulary + 1}; }
+
   void Row(int64_t b, Candidate* candidates) const {
     const T* row = logits + b * vocabulary;
     Candidate* end = candidates + vocabulary;
     for (int64_t i = 0; i < vocabulary; ++i) candidates[i].key = OrderedKey(ToFloat(row[i]));
     Cut cut;
-    if (k != nullptr && k[b] < vocabulary) {
+    if (const int64_t most = kept == nullptr ? vocabulary : k()[b]; most < vocabulary) {
       const auto less = [](const Candidate& x, const Candidate& y) { return x.key < y.key; };
-      std::nth_element(candidates, end - k[b], end, less);
+      std::nth_element(candidates, end - most, end, less);
       // A NaN threshold removes nothing: every comparison with it is false.
-      if (end[-k[b]].key != kNanKey) {
-        cut.key = end[-k[b]].key;
+      if (end[-most].key != kNanKey) {
+        cut.key = end[-most].key;
         end = std::partition(candidates, end, [&](const Candidate& c) { return c.key >= cut.key; });
       }
     }

@@ -1,6 +1,7 @@
 // npu_gather_sparse_index(input, index) -> y. The semantics are in npu_gather_sparse_index.py.
 #include "contrib_ops/scatter/npu_gather_sparse_index.h"
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -14,11 +15,10 @@ constexpr const char* kOp = "npu_gather_sparse_index";
 
 template <class Index>
 void Gather(const char* table, int64_t rows, const Index* index, int64_t count, int64_t row_bytes, char* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    NPU_CHECK(index[i] >= 0 && index[i] < rows, "[", kOp, "] expected index in [0, ", rows, "), got ", index[i]);
-  }
+  const CheckedNumbers row(kOp, "index", index, 0, rows);
+  row.CheckFirst(count);
   ForEachSegment(count, row_bytes, true, [=](int64_t i, int64_t at, int64_t length) {
-    std::memcpy(out + i * row_bytes + at, table + index[i] * row_bytes + at, static_cast<size_t>(length));
+    std::memcpy(out + i * row_bytes + at, table + row[i] * row_bytes + at, static_cast<size_t>(length));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -20,7 +21,7 @@ template <class Index>
 void Write(const Index* numbers, int64_t count, int64_t depth, int64_t inner, float on, float off, float* y) {
   ParallelFor(count * depth, 16384, [=](int64_t begin, int64_t end) { std::fill(y + begin, y + end, off); });
   for (int64_t i = 0; i < count; ++i) {
-    const int64_t number = numbers[i];
+    const int64_t number = ReadOnce(numbers + i);
     if (number >= 0 && number < depth) y[(i / inner * depth + number) * inner + i % inner] = on;
   }
 }

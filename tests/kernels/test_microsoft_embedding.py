@@ -51,11 +51,11 @@ def test_embed_layer_normalization(dtype, segments, mask, positions) -> None:
 
 
 WRONG = [
-    ({0: np.full((3, 7), 50)}, "expected input_ids from 0 to 49, got 50"),
-    ({0: np.full((3, 7), -1)}, "expected input_ids from 0 to 49, got -1"),
-    ({1: np.full((3, 7), 2)}, "expected segment_ids from 0 to 1"),
-    ({8: np.full((1, 7), 9)}, "expected position_ids from 0 to 8"),
-    ({3: np.zeros((6, 40), np.float32)}, "expected position_ids from 0 to 5, got 6"),
+    ({0: np.full((3, 7), 50)}, r"expected input_ids in \[0, 50\), got 50 at 0"),
+    ({0: np.full((3, 7), -1)}, r"expected input_ids in \[0, 50\), got -1 at 0"),
+    ({1: np.full((3, 7), 2)}, r"expected segment_ids in \[0, 2\)"),
+    ({8: np.full((1, 7), 9)}, r"expected position_ids in \[0, 9\)"),
+    ({3: np.zeros((6, 40), np.float32)}, r"expected position_ids in \[0, 6\), got 6"),
     ({0: np.zeros(7)}, r"expected input_ids \[batch, sequence\]"),
     ({1: np.zeros((3, 6))}, "expected segment_ids of shape"),
     ({4: None}, "segment_ids and segment_embedding"),

@@ -222,7 +222,7 @@ def test_wrong_arguments_of_max_unpool_are_refused() -> None:
     node = Node("MaxUnpool", [y, at, shape], kernel_shape=[1, 1])
     assert node(y, at, shape)[0].ravel().tolist() == [1, 0, 0, 0]
     for index in (-1, 4, 2**62):
-        with pytest.raises(Exception, match="indices from 0 to 3"):
+        with pytest.raises(Exception, match=r"indices in \[0, 4\)"):
             node(y, at + index, shape)
     for wrong in ([1, 1, 2, 1], [1, 2, 2, 2], [4], [1, 1, 2, -2]):
         with pytest.raises(Exception, match="output_shape of at least"):

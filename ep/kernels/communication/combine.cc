@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/quantization/quantized_row.h"
 #include "ep/kernels/row_block.h"
@@ -124,7 +125,7 @@ std::vector<int64_t> Combine::CountsOf(const CombineInputs& given) const {
   const int64_t all = given.rows.shape[0];
   int64_t before = 0;
   for (int64_t i = 0; i < given.ends.elements(); ++i) {
-    const int64_t end = given.ends.as<const int32_t>()[i];
+    const int64_t end = ReadOnce(given.ends.as<const int32_t>() + i);
     NPU_CHECK(end >= before && end <= all, "[", op_, "] expected ep_send_counts that rise from 0 to at most ", all,
               ", the rows of expand_x, got ", end, " after ", before);
     counts[static_cast<size_t>(i % experts_.ranks() * experts_.of_rank() + i / experts_.ranks())] = end - before;
@@ -213,8 +214,8 @@ void Combine::SumToken(const CombineInputs& given, const TokenSlots& slots, cons
   ForEachBlock(width, [&](int64_t at, int64_t n) {
     BlockSum sum(at, n);
     for (int64_t slot = 0; slot < given.slots() && slots.IsActive(token); ++slot) {
-      const int64_t i = token * given.slots() + slot, special = given.ids.as<const int32_t>()[i] - experts_.routed();
-      const float weight = given.weights.as<const float>()[i];
+      const int64_t special = slots.ExpertOf(token, slot) - experts_.routed();
+      const float weight = given.weights.as<const float>()[token * given.slots() + slot];
       const int64_t constant = special - experts_.zeros() - experts_.copies();
       if (const int64_t row = slots.RowOf(token, slot); row >= 0) {
         sum.Add(weight, arrived.note(row).scale, result(row), 0);

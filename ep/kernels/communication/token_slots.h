@@ -28,7 +28,9 @@ class TokenSlots {
   const std::vector<int64_t>& counts() const { return counts_; }
 
   bool IsActive(int64_t token) const { return active_[static_cast<size_t>(token)]; }
-  bool IsActive(int64_t token, int64_t slot) const;
+  bool IsActive(int64_t token, int64_t slot) const { return ExpertOf(token, slot) >= 0; }
+  // The expert of a slot, or -1 if the slot is not active.
+  int32_t ExpertOf(int64_t token, int64_t slot) const { return experts_[static_cast<size_t>(token * slots_ + slot)]; }
   // The row of a slot, or -1 if it has none.
   int64_t RowOf(int64_t token, int64_t slot) const { return row_of_slot_[static_cast<size_t>(token * slots_ + slot)]; }
   // The row of a token for a shared expert with ranks.
@@ -39,12 +41,12 @@ class TokenSlots {
   int32_t PlaceOf(int64_t token, int64_t slot) const { return place_[static_cast<size_t>(token * slots_ + slot)]; }
 
  private:
-  void SetActive(const char* op);
-  void Count(const char* op, const ExpertRanks& experts, const int32_t* ids);
-  void Order(const ExpertRanks& experts, const int32_t* ids);
+  void Read(const char* op, const ExpertRanks& experts, const TensorView& ids, const TensorView& mask);
+  void Count(const char* op, const ExpertRanks& experts);
+  void Order(const ExpertRanks& experts);
 
   int64_t tokens_, slots_, shared_;
-  TensorView mask_;
+  std::vector<int32_t> experts_;  // of the slots: a copy, since ids and mask may change
   std::vector<bool> active_;
   std::vector<int64_t> counts_;
   std::vector<int32_t> place_, row_of_slot_, row_of_shared_;

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/detection/pooled_size.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/float_values.h"
@@ -58,7 +59,7 @@ class OnnxRoiAlignKernel final : public Kernel {
             NPU_CHECK(samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width), "[", kOp,
                       "] expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ",
                       i, "; give a sampling_ratio");
-            return CheckedImage(kOp, images.as<const int64_t>()[i], x.shape[0]);
+            return CheckedImage(kOp, ReadOnce(images.as<const int64_t>() + i), x.shape[0]);
           },
           [&](const RoiSamples& samples, const float* plane, float* room, float* pooled) {
             if (greatest) {

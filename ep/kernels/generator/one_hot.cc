@@ -2,6 +2,7 @@
 // is all off.
 #include <algorithm>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -45,7 +46,8 @@ class OneHotKernel : public Kernel {
           const T off = value[0], on = value[1];
           ParallelFor(count * depth, kCheapGrain, [=](int64_t b, int64_t e) { std::fill(to + b, to + e, off); });
           for (int64_t i = 0; i < count; ++i) {
-            const auto index = static_cast<double>(at[i]);  // exact for every index in range; NaN is not in range
+            // Exact for every index in range; NaN is not in range.
+            const auto index = static_cast<double>(ReadOnce(at + i));
             if (!(index >= static_cast<double>(-depth) && index < static_cast<double>(depth))) continue;
             const auto from_either_end = static_cast<int64_t>(index);
             const int64_t hot = from_either_end < 0 ? from_either_end + depth : from_either_end;

@@ -83,7 +83,7 @@ class GatherElementsKernel : public Kernel {
         ctx.Launch("GatherElements", [plan, from = x.as<const T>(), at = indices.as<const Index>(), to = y.as<T>()] {
           ParallelFor(plan.total, kCheapGrain, [&](int64_t begin, int64_t end) {
             ForEachPosition(plan, begin, end, [&](int64_t i, int64_t offset) {
-              to[i] = from[offset + CheckedIndex("GatherElements", at[i], plan.n, i) * plan.stride];
+              to[i] = from[offset + CheckedIndex("GatherElements", at, i, plan.n) * plan.stride];
             });
           });
         });
@@ -119,7 +119,7 @@ class ScatterElementsKernel : public Kernel {
                  [=, from = updates.as<const char>(), at = indices.as<const Index>(), to = y.as<char>()] {
                    // On one thread: if two updates hit the same element, the later one wins, or both are applied.
                    ForEachPosition(plan, 0, plan.total, [&](int64_t i, int64_t offset) {
-                     const int64_t index = CheckedIndex("ScatterElements", at[i], plan.n, i);
+                     const int64_t index = CheckedIndex("ScatterElements", at, i, plan.n);
                      combine(to + (offset + index * plan.stride) * size, from + i * size, 1);
                    });
                  });

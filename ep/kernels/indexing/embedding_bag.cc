@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -12,27 +13,27 @@ namespace {
 enum class BagMode : int64_t { kSum = 0, kMean = 1, kMax = 2 };
 
 struct Bags {
-  int64_t count, rows, width, indices, padding;
+  int64_t count, width, indices, padding;
   BagMode mode;
   bool closed;  // whether the last offset only ends the last bag
-  const int64_t *index, *offset;
+  CheckedNumbers<int64_t> row;
+  const int64_t* offset;
 
-  int64_t Begin(int64_t bag) const { return offset[bag]; }
-  int64_t End(int64_t bag) const { return bag + 1 < count || closed ? offset[bag + 1] : indices; }
-
-  // Checks all bags before any is computed: overlapping bags would be written by two threads.
-  void CheckOffsets() const {
-    if (count == 0) return;
-    NPU_CHECK(offset[0] == 0, "[embedding_bag] offsets[0] has to be 0, got ", offset[0]);
-    for (int64_t bag = 0; bag < count; ++bag)
-      NPU_CHECK(Begin(bag) >= 0 && Begin(bag) <= End(bag) && End(bag) <= indices,
-                "[embedding_bag] expected offsets in order and up to ", indices, ", got ", Begin(bag), " and ",
-                End(bag));
-  }
-  int64_t CheckedRow(int64_t i) const {
-    NPU_CHECK(index[i] >= 0 && index[i] < rows, "[embedding_bag] index ", index[i], " is out of range for ", rows,
-              " rows");
-    return index[i];
+  // Where each bag begins, and where the last one ends. Checks all bags before any is computed: overlapping bags would
+  // be written by two threads.
+  std::vector<int64_t> CheckedBounds() const {
+    std::vector<int64_t> bounds{0};
+    if (count == 0) return bounds;
+    const int64_t first = ReadOnce(offset);
+    NPU_CHECK(first == 0, "[embedding_bag] offsets[0] has to be 0, got ", first);
+    bounds.reserve(static_cast<size_t>(count) + 1);
+    for (int64_t bag = 0; bag < count; ++bag) {
+      const int64_t begin = bounds.back(), end = bag + 1 < count || closed ? ReadOnce(offset + bag + 1) : indices;
+      NPU_CHECK(begin <= end && end <= indices, "[embedding_bag] expected offsets in order and up to ", indices,
+                ", got ", begin, " and ", end);
+      bounds.push_back(end);
+    }
+    return bounds;
   }
 };
 
@@ -59,15 +60,15 @@ void TakeGreater(ComputeType<T>* sums, const T* row, int64_t index, bool first, 
 }
 
 template <class T>
-void ReduceBag(const Bags& bags, const BagData<T>& data, int64_t bag, ComputeType<T>* sums) {
+void ReduceBag(const Bags& bags, const BagData<T>& data, const int64_t* bounds, int64_t bag, ComputeType<T>* sums) {
   using C = ComputeType<T>;
   std::fill_n(sums, bags.width, C{0});
   int64_t size = 0;
   int64_t* best = bags.mode == BagMode::kMax ? data.best + bag * bags.width : nullptr;
   if (best != nullptr) std::fill_n(best, bags.width, int64_t{-1});
-  for (int64_t i = bags.Begin(bag); i < bags.End(bag); ++i) {
+  for (int64_t i = bounds[bag]; i < bounds[bag + 1]; ++i) {
     data.bag_of[i] = bag;
-    const int64_t index = bags.CheckedRow(i);
+    const int64_t index = bags.row[i];
     if (index == bags.padding) continue;
     const T* row = data.weight + index * bags.width;
     if (best != nullptr) {
@@ -85,13 +86,12 @@ void ReduceBag(const Bags& bags, const BagData<T>& data, int64_t bag, ComputeTyp
 
 template <class T>
 void ReduceBags(const Bags& bags, const BagData<T>& data) {
-  bags.CheckOffsets();
+  const std::vector<int64_t> bounds = bags.CheckedBounds();
   // An index beyond the last offset belongs to no bag.
-  const int64_t end = bags.count > 0 ? bags.End(bags.count - 1) : 0;
-  std::fill(data.bag_of + end, data.bag_of + bags.indices, int64_t{-1});
+  std::fill(data.bag_of + bounds.back(), data.bag_of + bags.indices, int64_t{-1});
   ParallelFor(bags.count, 1, [&](int64_t first, int64_t last) {
     std::vector<ComputeType<T>> sums(static_cast<size_t>(bags.width));
-    for (int64_t bag = first; bag < last; ++bag) ReduceBag(bags, data, bag, sums.data());
+    for (int64_t bag = first; bag < last; ++bag) ReduceBag(bags, data, bounds.data(), bag, sums.data());
   });
 }
 
@@ -124,15 +124,8 @@ class EmbeddingBagKernel : public Kernel {
     const TensorView sizes = ctx.Output(2, DType::kInt64, {count});
     const TensorView best = ctx.Output(3, DType::kInt64, {mode_ == BagMode::kMax ? count : 0, width});
     BAG_CHECK(out && bag_of && sizes && best, "the four outputs to be asked for together");
-    const Bags bags{count,
-                    weight.shape[0],
-                    width,
-                    indices.elements(),
-                    padding_,
-                    mode_,
-                    closed_,
-                    indices.as<const int64_t>(),
-                    offsets.as<const int64_t>()};
+    const CheckedNumbers row("embedding_bag", "an index", indices.as<const int64_t>(), 0, weight.shape[0]);
+    const Bags bags{count, width, indices.elements(), padding_, mode_, closed_, row, offsets.as<const int64_t>()};
     DispatchTypes("embedding_bag", weight.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
       const BagData<T> data{weight.as<const T>(), factors.as<const T>(), out.as<T>(),

@@ -43,7 +43,7 @@ class GatherKernel : public Kernel, public SharedMatrixReader {
       ctx.Launch("Gather", [=, from = x.as<const char>(), at = indices.as<const Index>(), to = y.as<char>()] {
         ParallelFor(outer * count, std::max<int64_t>(1, kCopyGrain / block), [=](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
-            const int64_t index = CheckedIndex("Gather", at[i % count], n, i % count);
+            const int64_t index = CheckedIndex("Gather", at, i % count, n);
             std::memcpy(to + i * block, from + (i / count * n + index) * block, static_cast<size_t>(block));
           }
         });
@@ -61,7 +61,7 @@ class GatherKernel : public Kernel, public SharedMatrixReader {
       ctx.Launch("Gather", [=, at = indices.as<const Index>(), to = y.as<char>()] {
         ParallelFor(indices.elements(), 1, [=](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i)
-            gemm::CopyColumn(columns, CheckedIndex("Gather", at[i], columns.columns, i), to + i * block);
+            gemm::CopyColumn(columns, CheckedIndex("Gather", at, i, columns.columns), to + i * block);
         });
       });
     });

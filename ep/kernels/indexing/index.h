@@ -4,14 +4,14 @@
 
 #include <cstdint>
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu {
 
-// Resolves `index` in a dimension of n elements, counting negative ones from the end. `at` is its position in the
-// indices tensor, for the error.
-inline int64_t CheckedIndex(const char* op, int64_t index, int64_t n, int64_t at) {
-  NPU_CHECK(index >= -n && index < n, "[", op, "] expected an index in [", -n, ", ", n, "), got ", index, " at ", at);
+// Resolves indices[at] in a dimension of n elements, counting negative ones from the end.
+template <class Index>
+int64_t CheckedIndex(const char* op, const Index* indices, int64_t at, int64_t n) {
+  const int64_t index = CheckedNumbers(op, "an index", indices, -n, n)[at];
   return index < 0 ? index + n : index;
 }
 

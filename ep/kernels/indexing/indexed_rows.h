@@ -10,29 +10,21 @@
 
 namespace npu {
 
-// Refuses an index out of range, before anything is written. As in torch, negative indices count from the end only if
-// `wraps`.
-template <bool wraps, class Index>
-void CheckRowIndices(const char* op, const Index* indices, int64_t count, int64_t n) {
-  for (int64_t k = 0; k < count; ++k)
-    NPU_CHECK(indices[k] >= (wraps ? -n : 0) && indices[k] < n, "[", op, "] index ", indices[k],
-              " is out of bounds for size ", n);
-}
-
 // Calls f(row, k, begin, end) for each of `count` indices in order, in each outer part: the tensor's row, the source's
 // row, and the part [begin, end) of the row's elements. Runs in parallel over parts, which are independent of the order
-// of the indices.
+// of the indices. As in torch, negative indices count from the end only if `wraps`.
 template <bool wraps, class Index, class F>
 void ForEachIndexedRow(const char* op, const AxisView& view, const Index* indices, int64_t count, const F& f) {
   constexpr int64_t kColumns = 1024;
-  CheckRowIndices<wraps>(op, indices, count, view.n);
+  const CheckedNumbers<Index> rows(op, "an index", indices, wraps ? -view.n : 0, view.n);
+  rows.CheckFirst(count);
   const int64_t parts = (view.inner + kColumns - 1) / kColumns;
   ParallelFor(view.outer * parts, std::max<int64_t>(1, 4096 / (count + 1)), [&](int64_t first, int64_t last) {
     for (int64_t part = first; part < last; ++part) {
       const int64_t outer = part / parts, begin = part % parts * kColumns;
       const int64_t end = std::min(view.inner, begin + kColumns);
       for (int64_t k = 0; k < count; ++k) {
-        const int64_t index = indices[k];
+        const int64_t index = rows[k];
         f(outer * view.n + (index < 0 ? index + view.n : index), outer * count + k, begin, end);
       }
     }

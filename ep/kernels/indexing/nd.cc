@@ -25,7 +25,7 @@ struct TuplePlan {
   int64_t Offset(const char* op, const int64_t* indices, int64_t i) const {
     int64_t offset = i / per_batch * batch_bytes;
     for (int d = 0; d < depth; ++d) {
-      offset += CheckedIndex(op, indices[i * depth + d], dims[d], i * depth + d) * strides[d];
+      offset += CheckedIndex(op, indices, i * depth + d, dims[d]) * strides[d];
     }
     return offset;
   }

@@ -1,19 +1,21 @@
 // torch's searchsorted: the insertion position of each value in its sorted row, left or right of equal elements. NaN
 // sorts last.
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
 namespace {
 
-// The position of `value` among `length` elements, sorted by `order` unless it is null. The bisection steps are
-// torch's: they determine the result for elements that are unsorted or NaN.
+// The position of `value` among `length` elements, sorted by `order` from `begin` on unless it is null. The bisection
+// steps are torch's: they determine the result for elements that are unsorted or NaN.
 template <bool right, class T>
-int64_t PlaceOf(ComputeType<T> value, const T* row, const int64_t* order, int64_t length) {
+int64_t PlaceOf(ComputeType<T> value, const T* row, const CheckedNumbers<int64_t>* order, int64_t begin,
+                int64_t length) {
   int64_t first = 0, last = length;
   while (first < last) {
     const int64_t middle = first + (last - first) / 2;
-    const ComputeType<T> bound = Upcast(row[order == nullptr ? middle : order[middle]]);
+    const ComputeType<T> bound = Upcast(row[order == nullptr ? middle : (*order)[begin + middle]]);
     if (right ? !(bound > value) : !(bound >= value)) {
       first = middle + 1;
     } else {
@@ -42,12 +44,13 @@ class SearchSortedKernel : public Kernel {
       ctx.Launch(kOp, [length = sorted.shape[1], per_row = values.shape[1], n = y.elements(), right = right_,
                        rows = sorted.as<const T>(), from = values.as<const T>(), by = order.as<const int64_t>(),
                        bounds = sorted.elements(), to = y.as<int64_t>()] {
-        if (by != nullptr) CheckOrder(by, bounds, length);
+        const CheckedNumbers checked(kOp, "a sorter's index", by, 0, length);
+        if (by != nullptr) checked.CheckFirst(bounds);
         ParallelFor(n, kMathGrain, [=](int64_t begin, int64_t end) {
           for (int64_t i = begin; i < end; ++i) {
             const int64_t row = i / per_row * length;
             const auto place = right ? PlaceOf<true, T> : PlaceOf<false, T>;
-            to[i] = place(Upcast(from[i]), rows + row, by == nullptr ? nullptr : by + row, length);
+            to[i] = place(Upcast(from[i]), rows + row, by == nullptr ? nullptr : &checked, row, length);
           }
         });
       });
@@ -56,12 +59,6 @@ class SearchSortedKernel : public Kernel {
 
  private:
   static constexpr const char* kOp = "searchsorted";
-
-  static void CheckOrder(const int64_t* by, int64_t n, int64_t length) {
-    for (int64_t i = 0; i < n; ++i)
-      NPU_CHECK(by[i] >= 0 && by[i] < length, "[", kOp, "] expected a sorter's index in [0, ", length, "), got ", by[i],
-                " at ", i);
-  }
 
   bool right_;
 };

@@ -2,7 +2,7 @@
 // quantises on the way.
 #pragma once
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu {
 
@@ -49,8 +49,7 @@ bool ResolveStarts(const char* op, const Index* indices, const SliceUpdates& g, 
   bool distinct = true;
   int64_t previous = -1;
   for (int64_t i = 0; i < g.count; ++i) {
-    const int64_t row = g.pairs ? static_cast<int64_t>(indices[2 * i]) : i;
-    const int64_t start = g.pairs ? indices[2 * i + 1] : indices[i];
+    const int64_t row = g.pairs ? ReadOnce(indices + 2 * i) : i, start = ReadOnce(indices + (g.pairs ? 2 * i + 1 : i));
     NPU_CHECK(row >= 0 && row < g.batch, "[", op, "] expected batch rows in [0, ", g.batch, "), got ", row);
     NPU_CHECK(start >= 0 && start <= g.size - g.length, "[", op, "] expected indices in [0, ", g.size - g.length,
               "], so that the updates fit the axis, got ", start);

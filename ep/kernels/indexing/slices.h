@@ -1,7 +1,7 @@
 // Index tuples that name slices of a tensor by its leading axes.
 #pragma once
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu {
 
@@ -14,7 +14,7 @@ bool ResolveSlices(const char* op, const Index* indices, int64_t tuples, const S
   for (int64_t t = 0; t < tuples; ++t) {
     int64_t slice = 0;
     for (int axis = 0; axis < dims.rank(); ++axis) {
-      const int64_t index = *indices++;
+      const int64_t index = ReadOnce(indices++);
       NPU_CHECK(index >= 0 && index < dims[axis], "[", op, "] expected indices in [0, ", dims[axis], ") for axis ",
                 axis, ", got ", index);
       slice = slice * dims[axis] + index;

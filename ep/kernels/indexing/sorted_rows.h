@@ -15,6 +15,7 @@ struct Rows {
   const T* x;
   int64_t outer, count, inner;
 
+  int64_t elements() const { return outer * count * inner; }
   bool single() const { return outer == 1 && inner == 1; }
   // Negative, 0 or positive: row a sorts before, like or after row b. NaN sorts last, all NaN alike.
   int Compare(int64_t a, int64_t b) const {
@@ -49,11 +50,12 @@ struct PlacedNumber {
 // The bytes of scratch memory that SortRows needs.
 template <class T>
 size_t SortScratch(const Rows<T>& rows) {
-  if (!rows.single()) return 0;
+  if (!rows.single()) return static_cast<size_t>(rows.elements()) * sizeof(T);
   return static_cast<size_t>(Shape{rows.count, static_cast<int64_t>(sizeof(PlacedNumber<T>))}.Elements());
 }
 
-// Writes the rows' numbers in their order; equal rows keep theirs.
+// Writes the rows' numbers in their order; equal rows keep theirs. A copy is sorted: rows that another stream changes
+// have no order, and std::stable_sort then leaves its bounds.
 template <class T>
 void SortRows(const Rows<T>& rows, void* scratch, int64_t* order) {
   if (rows.single()) {
@@ -62,8 +64,10 @@ void SortRows(const Rows<T>& rows, void* scratch, int64_t* order) {
     std::sort(numbers, numbers + rows.count);
     for (int64_t i = 0; i < rows.count; ++i) order[i] = numbers[i].place;
   } else {
+    const Rows<T> kept{static_cast<T*>(scratch), rows.outer, rows.count, rows.inner};
+    std::copy_n(rows.x, rows.elements(), static_cast<T*>(scratch));
     std::iota(order, order + rows.count, int64_t{0});
-    std::stable_sort(order, order + rows.count, [&](int64_t a, int64_t b) { return rows.Compare(a, b) < 0; });
+    std::stable_sort(order, order + rows.count, [&](int64_t a, int64_t b) { return kept.Compare(a, b) < 0; });
   }
 }
 

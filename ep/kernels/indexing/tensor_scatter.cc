@@ -2,6 +2,7 @@
 #include <cstring>
 #include <string>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
@@ -27,7 +28,7 @@ struct Rows {
 
  private:
   void WriteOne(int64_t i) const {
-    const int64_t given = first == nullptr ? 0 : first[i / per_entry];
+    const int64_t given = first == nullptr ? 0 : ReadOnce(first + i / per_entry);
     const int64_t last = circular ? INT64_MAX : capacity - count;
     NPU_CHECK(given >= 0 && given <= last, "[", kOp, "] expected write_indices from 0 to ", last, " of batch entry ",
               i / per_entry, ", got ", given);

@@ -29,7 +29,8 @@ class UniqueRunsKernel : public Kernel {
       using T = decltype(type);
       const Rows<T> rows{x.as<const T>(), 1, n, width};
       void* scratch = sorted_ ? ctx.Workspace(SortScratch(rows)) : nullptr;
-      ctx.Launch("unique", [rows, sorted = sorted_, at = order.as<int64_t>(), scratch, begins = starts.as<bool>()] {
+      auto* at = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, n)));
+      ctx.Launch("unique", [rows, sorted = sorted_, at, to = order.as<int64_t>(), scratch, begins = starts.as<bool>()] {
         const auto row = [&](int64_t i) { return rows.x + i * rows.inner; };
         if (sorted) {
           SortRows(rows, scratch, at);
@@ -37,6 +38,7 @@ class UniqueRunsKernel : public Kernel {
           std::iota(at, at + rows.count, int64_t{0});
         }
         for (int64_t i = 0; i < rows.count; ++i) begins[i] = i == 0 || Differ(row(at[i - 1]), row(at[i]), rows.inner);
+        std::copy_n(at, rows.count, to);
       });
     });
   }

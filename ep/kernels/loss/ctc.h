@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/vector_math.h"
@@ -88,22 +89,21 @@ template <class T>
 struct Sequence {
   using R = ComputeType<T>;
   const T* log_probs;  // of the first time step; the next is `stride` further
-  const int64_t* target;
+  std::vector<int64_t> target;
   int64_t stride, labels, blank, times, states;
 
   Sequence(const Problem& p, int64_t b)
       : log_probs(p.log_probs.as<const T>() + b * p.labels),
-        target(p.targets.as<const int64_t>() + p.offsets[static_cast<size_t>(b)]),
         stride(p.batch * p.labels),
         labels(p.labels),
         blank(p.blank),
         times(p.input_lengths[static_cast<size_t>(b)]),
         states(2 * p.target_lengths[static_cast<size_t>(b)] + 1) {
-    for (int64_t s = 1; s < states; s += 2)
-      NPU_CHECK(Label(s) >= 0 && Label(s) < labels, "[ctc_loss] expected targets between 0 and ", labels - 1, ", got ",
-                Label(s));
+    const CheckedNumbers label("ctc_loss", "targets", p.targets.as<const int64_t>(), 0, labels);
+    const int64_t first = p.offsets[static_cast<size_t>(b)];
+    for (int64_t s = 1; s < states; s += 2) target.push_back(label[first + s / 2]);
   }
-  int64_t Label(int64_t state) const { return state % 2 == 0 ? blank : target[state / 2]; }
+  int64_t Label(int64_t state) const { return state % 2 == 0 ? blank : target[static_cast<size_t>(state / 2)]; }
   R LogProb(int64_t t, int64_t state) const { return Upcast(log_probs[t * stride + Label(state)]); }
   // Whether a path may skip the blank between the state before last and this one.
   bool Skips(int64_t state) const { return state >= 2 && state < states && Label(state) != Label(state - 2); }

@@ -4,6 +4,7 @@
 #include <optional>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/onnx_def.h"
@@ -51,7 +52,8 @@ struct Losses {
 
  private:
   int64_t ClassOf(int64_t i) const {
-    return classes_of.dtype == DType::kInt32 ? classes_of.as<const int32_t>()[i] : classes_of.as<const int64_t>()[i];
+    if (classes_of.dtype == DType::kInt32) return ReadOnce(classes_of.as<const int32_t>() + i);
+    return ReadOnce(classes_of.as<const int64_t>() + i);
   }
 
   PositionLoss At(int64_t i, C* row) const {

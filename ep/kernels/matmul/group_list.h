@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu {
 
@@ -19,25 +20,24 @@ template <class F>
 int64_t ForEachGroup(const char* op, const TensorView& list, GroupListType type, int64_t rows, int64_t matrices,
                      const F& f) {
   const int64_t* values = list.as<const int64_t>();
-  const bool pairs = type == GroupListType::kPairs;
-  const int64_t groups = list.shape[0];
-  const auto value_of = [&](int64_t i) { return pairs ? values[2 * i + 1] : values[i]; };
-  int64_t previous = 0;
-  for (int64_t i = 0; i < groups; ++i) {
-    NPU_CHECK(!pairs || (values[2 * i] >= 0 && values[2 * i] < matrices), "[", op,
-              "] expected indices of group_list in [0, ", matrices, "), entry ", i, ", got ", values[2 * i]);
-    const bool ends = type == GroupListType::kEnds;
-    const int64_t low = ends ? previous : 0, high = ends ? rows : rows - previous, value = value_of(i);
+  const bool pairs = type == GroupListType::kPairs, ends = type == GroupListType::kEnds;
+  struct Group {
+    int64_t matrix, begin, count;
+  };
+  std::vector<Group> checked(static_cast<size_t>(list.shape[0]));
+  int64_t begin = 0;
+  for (int64_t i = 0; i < list.shape[0]; ++i) {
+    const int64_t matrix = pairs ? ReadOnce(values + 2 * i) : i, value = ReadOnce(values + (pairs ? 2 * i + 1 : i));
+    NPU_CHECK(!pairs || (matrix >= 0 && matrix < matrices), "[", op, "] expected indices of group_list in [0, ",
+              matrices, "), entry ", i, ", got ", matrix);
+    const int64_t low = ends ? begin : 0, high = ends ? rows : rows - begin;
     NPU_CHECK(value >= low && value <= high, "[", op, "] expected group_list to divide ", rows,
               " rows in order, entry ", i, " in [", low, ", ", high, "], got ", value);
-    previous = ends ? value : previous + value;
-  }
-  int64_t begin = 0;
-  for (int64_t i = 0; i < groups; ++i) {
-    const int64_t count = type == GroupListType::kEnds ? value_of(i) - begin : value_of(i);
-    f(pairs ? values[2 * i] : i, begin, count);
+    const int64_t count = ends ? value - begin : value;
+    checked[static_cast<size_t>(i)] = {matrix, begin, count};
     begin += count;
   }
+  for (const Group& group : checked) f(group.matrix, group.begin, group.count);
   return begin;
 }
 

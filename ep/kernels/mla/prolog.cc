@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/matmul/plain_product.h"
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/rotary/cache_rows.h"
@@ -124,7 +125,7 @@ struct MlaProlog::Task {
   void ResolveSlots() const {
     const int64_t limit = c.pages() * c.page();
     for (int64_t t = 0; t < c.tokens; ++t) {
-      const int64_t at = c[kCacheIndex].template as<int64_t>()[t];
+      const int64_t at = ReadOnce(c[kCacheIndex].template as<int64_t>() + t);
       NPU_CHECK(at < limit, "[", kernel->op_, "] expected cache_index in [0, ", limit, "), got ", at);
       slots[t] = at < 0 ? -1 : at;
     }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <utility>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
@@ -62,14 +63,17 @@ void OrderRows(const uint32_t* keys, int64_t rows, uint32_t largest, int32_t* or
 
 uint32_t KeysOfExperts(const int32_t* experts, int64_t rows, uint32_t* keys) {
   if (rows == 0) return 0;
+  // Read once: sorting relies on the greatest key.
+  for (int64_t i = 0; i < rows; ++i) keys[i] = static_cast<uint32_t>(ReadOnce(experts + i));
   int32_t least = std::numeric_limits<int32_t>::max(), greatest = std::numeric_limits<int32_t>::min();
 #pragma omp simd reduction(min : least) reduction(max : greatest)
   for (int64_t i = 0; i < rows; ++i) {
-    least = experts[i] < least ? experts[i] : least;
-    greatest = experts[i] > greatest ? experts[i] : greatest;
+    const auto expert = static_cast<int32_t>(keys[i]);
+    least = expert < least ? expert : least;
+    greatest = expert > greatest ? expert : greatest;
   }
   const auto first = static_cast<uint32_t>(least);
-  for (int64_t i = 0; i < rows; ++i) keys[i] = static_cast<uint32_t>(experts[i]) - first;
+  for (int64_t i = 0; i < rows; ++i) keys[i] -= first;
   return static_cast<uint32_t>(greatest) - first;
 }
 

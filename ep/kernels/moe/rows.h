@@ -1,7 +1,6 @@
 // Rows of tokens: a token with K slots has K of them, numbered with int32.
 #pragma once
 
-#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -15,18 +14,6 @@ inline constexpr int64_t kMaxExperts = 10240;
 inline void CheckRowCount(const char* op, int64_t rows) {
   NPU_CHECK(rows <= std::numeric_limits<int32_t>::max(), "[", op, "] expected at most ",
             std::numeric_limits<int32_t>::max(), " rows, got ", rows);
-}
-
-// Refuses numbers, which are data and may be anything, outside of [low, high).
-template <class Index>
-void CheckNumbers(const char* op, const char* what, const Index* numbers, int64_t count, int64_t low, int64_t high) {
-  const auto outside = [low, high](Index number) { return number < low || number >= high; };
-  int32_t refused = 0;
-#pragma omp simd reduction(| : refused)
-  for (int64_t i = 0; i < count; ++i) refused |= outside(numbers[i]) ? 1 : 0;
-  if (refused == 0) return;
-  NPU_CHECK(false, "[", op, "] expected ", what, " in [", low, ", ", high, "), got ",
-            *std::find_if(numbers, numbers + count, outside));
 }
 
 // Row i of `to` is row source(i) of `from`, or zeros where that is negative.

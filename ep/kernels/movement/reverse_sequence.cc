@@ -1,6 +1,7 @@
 // ReverseSequence (ai.onnx 10): the first sequence_lens[b] steps of each sequence in reverse order.
 #include <cstring>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
@@ -29,14 +30,13 @@ class ReverseSequenceKernel final : public Kernel {
     const auto bytes = static_cast<int64_t>(BytesFor(x.dtype, x.shape.Elements(2, x.shape.rank())));
     ctx.Launch(kOp, [=, by_batch = batch_axis_ == 0, at = lengths.as<const int64_t>(), from = x.as<const char>(),
                      to = y.as<char>()] {
-      for (int64_t b = 0; b < batch; ++b)
-        NPU_CHECK(at[b] >= 0 && at[b] <= steps, "[", kOp, "] expected sequence_lens from 0 to ", steps, ", got ",
-                  at[b]);
+      const CheckedNumbers length(kOp, "sequence_lens", at, 0, steps + 1);
+      length.CheckFirst(batch);
       const auto row = [&](int64_t b, int64_t t) { return (by_batch ? b * steps + t : t * batch + b) * bytes; };
       ParallelFor(batch * steps, RowGrain(bytes), [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
-          const int64_t b = i / steps, t = i % steps;
-          std::memcpy(to + row(b, t), from + row(b, t < at[b] ? at[b] - 1 - t : t), static_cast<size_t>(bytes));
+          const int64_t b = i / steps, t = i % steps, reversed = length[b];
+          std::memcpy(to + row(b, t), from + row(b, t < reversed ? reversed - 1 - t : t), static_cast<size_t>(bytes));
         }
       });
     });

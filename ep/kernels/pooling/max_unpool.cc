@@ -4,6 +4,7 @@
 #include <cstring>
 #include <vector>
 
+#include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/pooling/windows.h"
@@ -26,12 +27,8 @@ struct Unpool {
       std::memset(y + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
     });
     // In order: of values with the same index, the last one stays.
-    const int64_t elements = pooled.Elements();
-    for (int64_t i = 0; i < count; ++i) {
-      NPU_CHECK(indices[i] >= 0 && indices[i] < elements, "[", kOp, "] expected indices from 0 to ", elements - 1,
-                ", got ", indices[i]);
-      y[pooled == whole ? indices[i] : Moved(indices[i])] = x[i];
-    }
+    const CheckedNumbers index(kOp, "indices", indices, 0, pooled.Elements());
+    for (int64_t i = 0; i < count; ++i) y[pooled == whole ? index[i] : Moved(index[i])] = x[i];
   }
 
  private:

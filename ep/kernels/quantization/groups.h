@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu {
 
@@ -13,7 +13,7 @@ template <class Index>
 void CheckGroups(const char* op, const Index* ends, int64_t groups, int64_t rows, int64_t* checked) {
   int64_t previous = 0;
   for (int64_t e = 0; e < groups; ++e) {
-    const int64_t end = ends[e];
+    const int64_t end = ReadOnce(ends + e);
     NPU_CHECK(end >= previous && end <= rows, "[", op, "] expected group_index to ascend up to the ", rows,
               " rows, entry ", e, " in [", previous, ", ", rows, "], got ", end);
     checked[e] = previous = end;
@@ -31,7 +31,7 @@ inline void CheckGroups(const char* op, const TensorView& ends, int64_t rows, in
 inline void CheckCounts(const char* op, const int64_t* counts, int64_t groups, int64_t rows, int64_t* ends) {
   int64_t end = 0;
   for (int64_t e = 0; e < groups; ++e) {
-    const int64_t count = counts[e];
+    const int64_t count = ReadOnce(counts + e);
     NPU_CHECK(count >= 0 && count <= rows - end, "[", op, "] expected group_index to count up to the ", rows,
               " rows, entry ", e, " in [0, ", rows - end, "], got ", count);
     ends[e] = end += count;

@@ -107,12 +107,7 @@ class RecurrentKernel final : public Kernel {
   }
 
   static void CheckLengths(const Layer& layer) {
-    if (!layer.lengths) return;
-    for (int64_t row = 0; row < layer.batch; ++row) {
-      const int32_t length = layer.lengths.as<const int32_t>()[row];
-      NPU_CHECK(length >= 0 && length <= layer.steps, "[", kKind.op, "] expected sequence_lens from 0 to ", layer.steps,
-                ", got ", length);
-    }
+    if (layer.lengths) layer.CheckedLengths(kKind.op).CheckFirst(layer.batch);
   }
 
   Attributes attributes_;

@@ -3,7 +3,7 @@
 
 #include <optional>
 
-#include "ep/runtime/kernel_api.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu::recurrent {
 
@@ -37,6 +37,9 @@ struct Layer {
 
   int64_t directions, steps, batch, inputs, hidden;
   TensorView x, w, r, bias, lengths, initial_hidden, initial_memory, peepholes;
+  CheckedNumbers<int32_t> CheckedLengths(const char* op) const {
+    return {op, "sequence_lens", lengths.as<const int32_t>(), 0, steps + 1};
+  }
 
   Shape output;  // Y
   Shape state;   // Y_h and Y_c

@@ -81,7 +81,7 @@ class Steps {
     Sequences<T> rows(count, layer_.hidden, columns, Cell::kKind.memory);
     int64_t steps = 0;
     for (int64_t row = first; row < first + count; ++row) {
-      rows.lengths.push_back(layer_.lengths ? layer_.lengths.as<const int32_t>()[row] : layer_.steps);
+      rows.lengths.push_back(layer_.lengths ? layer_.CheckedLengths(Cell::kKind.op)[row] : layer_.steps);
       steps = std::max(steps, rows.lengths.back());
     }
     LoadState(layer_.initial_hidden, first, rows.lengths, rows.hidden);

@@ -67,7 +67,7 @@ TEST_CASE("ctc: bad labels, lengths and shapes are refused") {
   };
   for (const int64_t bad : {kLabels, int64_t{-1}, INT64_MAX, INT64_MIN}) {
     refused([&](CtcOperands& in) { in.targets = HostTensor::Of<int64_t>({kBatch, 2}, {1, bad, 2, 2}); },
-            "targets between 0 and 2, got " + std::to_string(bad));
+            "targets in [0, 3), got " + std::to_string(bad));
     refused([](CtcOperands&) {}, "a blank in [0, 3), got " + std::to_string(bad), bad);
   }
   for (const int64_t bad : {int64_t{5}, int64_t{-1}, INT64_MAX, INT64_MIN}) {

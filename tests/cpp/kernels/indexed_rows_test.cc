@@ -75,14 +75,15 @@ TEST_CASE("rows by index: an index out of range is refused before the first writ
   const std::vector<double> before = self.values();
   for (const int64_t bad : {int64_t{6}, int64_t{-7}, INT64_MAX, INT64_MIN, int64_t{1} << 32}) {
     const HostTensor index = Int64s({0, bad});
-    const std::string message = "index " + std::to_string(bad) + " is out of bounds for size 6";
-    Refused("npu.aten::IndexAdd", {self, index, source, kHalfFactor}, in_place, "[index_add] " + message);
-    Refused("npu.aten::IndexCopy", {self, index, source}, in_place, "[index_copy] " + message);
-    Refused("npu.aten::IndexFill", {self, index, value}, in_place, "[index_fill] " + message);
+    const std::string got = ", 6), got " + std::to_string(bad) + " at 1";
+    Refused("npu.aten::IndexAdd", {self, index, source, kHalfFactor}, in_place,
+            "[index_add] expected an index in [0" + got);
+    Refused("npu.aten::IndexCopy", {self, index, source}, in_place, "[index_copy] expected an index in [0" + got);
+    Refused("npu.aten::IndexFill", {self, index, value}, in_place, "[index_fill] expected an index in [-6" + got);
     CHECK(self.values() == before);
   }
-  Refused("npu.aten::IndexAdd", {self, Int64s({0, -1}), source, kHalfFactor}, in_place, "index -1 is out of bounds");
-  Refused("npu.aten::IndexCopy", {self, Int64s({0, -1}), source}, in_place, "index -1 is out of bounds");
+  Refused("npu.aten::IndexAdd", {self, Int64s({0, -1}), source, kHalfFactor}, in_place, "got -1 at 1");
+  Refused("npu.aten::IndexCopy", {self, Int64s({0, -1}), source}, in_place, "got -1 at 1");
 }
 
 TEST_CASE("rows by index: bad shapes, types and attributes are refused") {
@@ -169,7 +170,7 @@ TEST_CASE("embedding bag: bad offsets and indices are refused") {
     Refused(type, {weight, Int64s(indices), Int64s(offsets)}, {.outputs = 4}, "[embedding_bag] " + message);
   };
   for (const int64_t bad : {int64_t{3}, int64_t{-1}, INT64_MAX, INT64_MIN})
-    refused({0, bad}, {0}, "index " + std::to_string(bad) + " is out of range for 3 rows");
+    refused({0, bad}, {0}, "expected an index in [0, 3), got " + std::to_string(bad) + " at 1");
   for (const int64_t bad : {int64_t{4}, int64_t{-1}, INT64_MAX, INT64_MIN})
     refused({0, 1, 2}, {0, bad}, "expected offsets in order and up to 3");
   refused({0, 1, 2}, {0, 3, 1}, "expected offsets in order");

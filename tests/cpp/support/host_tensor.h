@@ -89,6 +89,18 @@ class HostTensor {
     return t;
   }
 
+  // The beginning of this tensor's memory as another tensor.
+  HostTensor As(DType dtype, const Shape& shape) const {
+    HostTensor t;
+    t.dtype_ = dtype;
+    t.shape_ = shape;
+    t.present_ = true;
+    t.data_ = data_;
+    NPU_CHECK(t.view().bytes() <= view().bytes(), "expected at most ", view().bytes(), " bytes, got ",
+              t.view().bytes());
+    return t;
+  }
+
   bool present() const { return present_; }
   DType dtype() const { return dtype_; }
   const Shape& shape() const { return shape_; }

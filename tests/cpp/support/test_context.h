@@ -30,7 +30,11 @@ class TestContext final : public OpContext {
   bool OutputRequested(size_t i) const override { return i < requested_.size() && requested_[i]; }
   TensorView Output(size_t i, DType dtype, const Shape& shape) override {
     if (!OutputRequested(i)) return TensorView{};
-    outputs_[i] = aliases_.count(i) ? inputs_[aliases_[i]] : HostTensor(dtype, shape);
+    if (const auto memory = memory_.find(i); memory != memory_.end()) {
+      outputs_[i] = memory->second.As(dtype, shape);
+    } else {
+      outputs_[i] = aliases_.count(i) ? inputs_[aliases_[i]] : HostTensor(dtype, shape);
+    }
     return outputs_[i].view();
   }
   void* Workspace(size_t bytes) override {
@@ -41,12 +45,15 @@ class TestContext final : public OpContext {
 
   // Output i gets the buffer of `input`, as in an in-place call.
   void Alias(size_t output, size_t input) { aliases_[output] = input; }
+  // Output i gets this memory, which may be an input's, too.
+  void Place(size_t output, HostTensor memory) { memory_[output] = std::move(memory); }
   const std::vector<HostTensor>& outputs() const { return outputs_; }
 
  private:
   std::vector<HostTensor> inputs_, outputs_, workspaces_;
   std::vector<bool> requested_;
   std::map<size_t, size_t> aliases_;
+  std::map<size_t, HostTensor> memory_;
   Stream& stream_;
 };
 
@@ -59,6 +66,7 @@ struct RunOptions {
   std::vector<std::optional<Shape>> input_shapes = {};  // as in KernelInfo
   std::vector<size_t> prepack = {};                     // inputs offered as constants; absent if the kernel keeps them
   std::map<size_t, size_t> alias = {};                  // output -> input
+  std::map<size_t, HostTensor> memory = {};             // output -> where it is written
 };
 
 // A kernel that can run repeatedly, like a node of a session.
@@ -105,6 +113,7 @@ class TestNode {
     if (requested.empty()) requested.assign(options_.outputs, true);
     TestContext context(std::move(inputs), std::move(requested), stream_);
     for (const auto& [output, input] : options_.alias) context.Alias(output, input);
+    for (const auto& [output, memory] : options_.memory) context.Place(output, memory);
     kernel_->Compute(context);
     stream_.Synchronize();
     return context.outputs();

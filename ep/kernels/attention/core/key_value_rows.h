@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "ep/kernels/attention/core/attention.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu::attention {
 
@@ -52,9 +53,8 @@ inline Stretch StretchFrom(const Problem& p, const Sequence& s, const KeyOperand
   at.quant += operand.quant_offset;
   const PageTable& pages = p.pages;
   if (pages.table != nullptr) {
-    const int64_t page = pages.table[s.page_row * pages.table_stride + row / pages.page_rows];
-    NPU_CHECK(page >= 0 && page < pages.page_count, "[", p.op, "] expected block_table entries in [0, ",
-              pages.page_count, "), got ", page);
+    const CheckedNumbers page_at(p.op, "block_table entries", pages.table, 0, pages.page_count);
+    const int64_t page = page_at[s.page_row * pages.table_stride + row / pages.page_rows];
     offset += page * rows.page_stride;
     if (rows.quant.page_stride != 0) {
       at.quant += page * rows.quant.page_stride + row % pages.page_rows * rows.quant.row_stride;

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "ep/kernels/attention/inference/call.h"
+#include "ep/kernels/checked_numbers.h"
 
 namespace npu::attention {
 
@@ -56,7 +57,7 @@ void InferenceCall::AddPadded(int64_t entry, int64_t len, int64_t key_len) {
 int64_t InferenceCall::PaddingSize(const char* name, const TensorView& t) const {
   NPU_INFERENCE_CHECK(t.dtype == DType::kInt64 && t.elements() == 1, "expected ", name, " as one int64, got ",
                       NameOf(t.dtype), " ", t.shape);
-  return std::clamp<int64_t>(*t.as<int64_t>(), 0, INT32_MAX);
+  return std::clamp<int64_t>(ReadOnce(t.as<int64_t>()), 0, INT32_MAX);
 }
 
 // Adds `rows` rows from `row` on, of which the first `len` see keys from `key_row` on.
@@ -119,7 +120,7 @@ std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& 
   const int64_t n = list.shape[0];
   NPU_INFERENCE_CHECK(n == 1 || n >= batch, "expected ", name, " with 1 or ", batch, " entries, got ", n);
   for (int64_t b = 0; b < batch; ++b) {
-    const int64_t length = list.as<int64_t>()[n == 1 ? 0 : b];
+    const int64_t length = ReadOnce(list.as<int64_t>() + (n == 1 ? 0 : b));
     NPU_INFERENCE_CHECK(length >= 0 && length <= limit, "expected ", name, " in [0, ", limit, "], got ", length,
                         " for batch entry ", b);
     lengths[static_cast<size_t>(b)] = length;
@@ -136,7 +137,7 @@ std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const Tensor
   std::vector<int64_t> lengths;
   int64_t begin = 0;
   for (int64_t b = 0; b < n; ++b) {
-    const int64_t end = list.as<int64_t>()[b];
+    const int64_t end = ReadOnce(list.as<int64_t>() + b);
     NPU_INFERENCE_CHECK(end >= begin && end <= limit, "expected ", name, " to ascend within [0, ", limit, "], got ",
                         end, " behind ", begin);
     lengths.push_back(end - begin);
