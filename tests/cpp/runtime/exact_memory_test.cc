@@ -38,7 +38,7 @@ TEST_CASE("a block that is no multiple of a page is unmapped as a whole") {
   CHECK(MappedPages() - before < 64 * static_cast<int64_t>(kMiB / 4096));  // 500 tails would be 1 GiB
 }
 
-TEST_CASE("child: a launch writes within its block, then behind it" * doctest::skip()) {
+TEST_CASE("child: a launch writes within its block and then behind it" * doctest::skip()) {
   const size_t bytes = SizeFromEnvironment();
   Device& device = Runtime::Instance().device(0);
   auto* block = static_cast<volatile char*>(device.allocator().Allocate(bytes, device.default_stream()));
@@ -71,7 +71,7 @@ TEST_CASE("AddressSanitizer reports an access one byte behind a block, and one t
   if (!kAddressSanitizer) return;
   for (const size_t bytes : {size_t{1}, size_t{1000}, size_t{1024}, 3 * kMiB + 4}) {
     CAPTURE(bytes);
-    const auto behind = RunWithoutCache("child: a launch writes within its block, then behind it", bytes);
+    const auto behind = RunWithoutCache("child: a launch writes within its block and then behind it", bytes);
     CAPTURE(behind.output);
     CHECK(behind.exit_code != 0);
     CHECK(behind.output.find("was within") != std::string::npos);
