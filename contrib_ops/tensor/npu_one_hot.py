@@ -1,31 +1,49 @@
 """One-hot rows with values for on and off. Source: torch_npu.npu_one_hot.
 
-Device generations differ in num_classes. The default is the rule of the generations before the
-newest and of their published values: the axis of the classes. To the newest, and with
-ORT_NPU_GENERATION=newest, it is the number of classes, or -1 for depth, on the last axis. A call
-without it means the same to both. The newest's result has the type of on_value; here it is float32
-always, since the attributes of a node do not tell 1 from 1.0.
+Device generations differ in the result's type. The default is the rule of the generations before
+the newest and of their published values: float32. To the newest, and with
+ORT_NPU_GENERATION=newest, it is the type of on_value, and a depth of -1 is one more than the
+greatest number. A node states the type in its attribute dtype; without it the result is float32.
+num_classes is the axis of the classes to all generations, whatever its name says.
 """
 
-from onnxruntime_npu.opdef import INDICES, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef import (
+    INDICES,
+    NumberType,
+    Sample,
+    TypedBy,
+    check,
+    is_traced,
+    npu_op,
+    torch,
+)
+from onnxruntime_npu.opdef.dtypes import NAMES
 
 from .._generation import is_newest
+
+_TYPES = ["float32", "int64", "bool"]
 
 op = npu_op(
     "npu_one_hot(Tensor self, int num_classes=-1, int depth=1, Scalar on_value=1,"
     " Scalar off_value=0) -> Tensor",
     onnx="NPUOneHot",
-    dtypes={"self": INDICES, "y": ["float32"]},
+    dtypes={"self": INDICES, "y": _TYPES},
+    number_types={"on_value": NumberType("dtype", stated=is_newest())},
+    typed_by={"y": TypedBy("on_value", {name: name for name in _TYPES}, "float32")},
 )
 
 _MOST = 2**31 - 1
 
 
-def _classes(num_classes, depth):
-    """Return the axis of the classes, how many they are, and the argument that says so."""
-    if not is_newest():
-        return num_classes, depth, "depth"
-    return (-1, depth, "depth") if num_classes == -1 else (-1, num_classes, "num_classes")
+def _result_type(on_value):
+    """Return the type of the result of a call."""
+    whole = {bool: torch.bool, int: torch.int64} if is_newest() else {}
+    return whole.get(type(on_value), torch.float32)
+
+
+def _from_values(depth):
+    """Whether the classes are counted by the numbers."""
+    return depth == -1 and is_newest()
 
 
 @op.reference
@@ -36,30 +54,43 @@ def reference(self, num_classes=-1, depth=1, on_value=1, off_value=0):
     outside [0, depth) has a row of off_value.
     """
     name, rank = "[npu_one_hot]", self.dim() + 1
-    axis, depth, counted = _classes(num_classes, depth)
     check(
-        -rank <= axis < rank,
+        -rank <= num_classes < rank,
         f"{name} expected num_classes, the axis of the classes, in [{-rank}, {rank - 1}], "
-        f"got {axis}",
+        f"got {num_classes}",
     )
-    check(0 <= depth <= _MOST, f"{name} expected {counted} from 0 to {_MOST}, got {depth}")
-    axis %= rank
+    if _from_values(depth):
+        check(
+            not is_traced(self) and self.numel() > 0,
+            f"{name} expected depth, for a trace or no numbers do not count classes, got -1",
+        )
+        depth = max(int(self.max()) + 1, 1)
+    check(0 <= depth <= _MOST, f"{name} expected depth from 0 to {_MOST}, got {depth}")
+    axis = num_classes % rank
     shape = [1] * rank
     shape[axis] = depth
     classes = torch.arange(depth, device=self.device).reshape(shape)
-    return torch.where(self.unsqueeze(axis) == classes, float(on_value), float(off_value)).float()
+    dtype = _result_type(on_value)
+    on, off = (
+        torch.tensor(value, dtype=dtype, device=self.device) for value in (on_value, off_value)
+    )
+    return torch.where(self.unsqueeze(axis) == classes, on, off)
 
 
 @op.function
 def body(b, call, self):
     attrs = call.attrs
-    axis, depth, _ = _classes(attrs["num_classes"], attrs["depth"])
-    depth = b.const(depth, "int64")
-    # OneHot counts negative numbers from the end.
     number = b.Cast(self, to="int64")
+    if _from_values(attrs["depth"]):
+        most = b.ReduceMax(number, keepdims=0)
+        depth = b.Max(b.Add(most, 1), b.const(1, "int64"))
+    else:
+        depth = b.const(attrs["depth"], "int64")
+    # OneHot counts negative numbers from the end.
     number = b.Where(b.Less(number, 0), depth, number)
     values = b.const([attrs["off_value"], attrs["on_value"]], "float32")
-    return b.OneHot(number, depth, values, axis=axis)
+    hot = b.OneHot(number, depth, values, axis=attrs["num_classes"])
+    return b.Cast(hot, to=NAMES[attrs["dtype"]]) if attrs["dtype"] else hot
 
 
 @op.samples

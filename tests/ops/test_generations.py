@@ -28,8 +28,8 @@ DECODED = {
 # npu_nms_with_mask: the second box overlaps the first by 8 / 16; the third touches it.
 ROWS = [[0, 0, 4, 4, 0.9], [0, 0, 4, 2, 0.8], [4, 0, 8, 4, 0.7]]
 KEPT = {"older": [1, 0, 1], "newest": [1, 1, 1]}
-# npu_one_hot of 2, 0 with num_classes 1 and depth 3: the axis of the classes, or their number.
-HOT = {"older": [[0, 0, 1], [1, 0, 0]], "newest": [[0], [1]]}
+# npu_one_hot of 2, 0 with on_value 1: float32, or the type of on_value.
+HOT = {"older": "float32", "newest": "int64"}
 # npu_indexing: begin_mask and end_mask open one bound of each axis, to the newest alone.
 SLICED = {"older": [[2]], "newest": [[1, 2], [5, 6]]}
 
@@ -42,11 +42,12 @@ from op_paths import CPU, NPU, bind, check_fake, eager, eager_npu, fake_call, ma
 
 nan = float("nan")
 
-def check(name, want, position, *arguments, dtype=torch.float32, **keywords):
+def check(name, want, position, *arguments, dtype=torch.float32, fake=True):
     op = all_ops()[name]
-    sample = Sample(*arguments, **keywords)
+    sample = Sample(*arguments)
     want = torch.tensor(want, dtype=dtype)
-    check_fake(fake_call(op, sample)[position:], [want])
+    if fake:
+        check_fake(fake_call(op, sample)[position:], [want])
     paths = (
         lambda: op.call_reference(**bind(op, sample)),
         lambda: eager(op, sample),
@@ -56,6 +57,7 @@ def check(name, want, position, *arguments, dtype=torch.float32, **keywords):
     )
     for path in paths:
         got = path()[position].cpu()
+        assert got.dtype == want.dtype, (name, got.dtype)
         # The values above are rounded to six places.
         torch.testing.assert_close(got.float(), want.float(), rtol=0, atol=1e-6, equal_nan=True)
 
@@ -68,7 +70,12 @@ check("npu_bounding_box_decode", {decoded}, 0, tensor({regions}), tensor({deltas
       [10, 10], 0.1)
 for overlap, kept in ((0.5, {kept}), (0.0, [1, 0, 1])):
     check("npu_nms_with_mask", kept, 2, tensor({rows}), overlap, dtype=torch.uint8)
-check("npu_one_hot", {hot}, 0, torch.tensor([2, 0]), 1, 3)
+hot = [[0, 0, 1], [1, 0, 0]]
+for on, dtype in ((1, {hot}), (1.0, "float32"), (True, "bool" if {hot} == "int64" else {hot})):
+    check("npu_one_hot", hot, 0, torch.tensor([2, 0]), 1, 3, on, dtype=getattr(torch, dtype))
+    if {hot} == "int64":
+        check("npu_one_hot", hot, 0, torch.tensor([2, 0]), -1, -1, on, 0,
+              dtype=getattr(torch, dtype), fake=False)
 table = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 check("npu_indexing", {sliced}, 0, table, [0, 1], [1, 2], [1, 1], 2, 1)
 print("agree")
@@ -87,7 +94,7 @@ def test_every_path_follows_the_generation(run_python, generation: str) -> None:
         deltas=DELTAS,
         rows=ROWS,
         kept=KEPT[generation],
-        hot=HOT[generation],
+        hot=repr(HOT[generation]),
         sliced=SLICED[generation],
     )
     status, output = run_python(code, ORT_NPU_GENERATION=generation)

@@ -45,6 +45,11 @@ double FloatOf(const c10::IValue& value) {
   return static_cast<double>(IntegerOf(value));
 }
 
+int64_t TypeOfNumber(const c10::IValue& value) {
+  const bool integer = value.isInt() || value.isSymInt();
+  return static_cast<int64_t>(value.isBool() ? DType::kBool : integer ? DType::kInt64 : DType::kFloat32);
+}
+
 template <class T, class F>
 std::vector<T> ListOf(const c10::IValue& list, const F& convert) {
   std::vector<T> values;
@@ -94,6 +99,7 @@ std::optional<Attributes::Value> ValueOf(const PlannedAttribute& attribute, cons
   const std::string& kind = attribute.kind;
   if (kind == "int") return IntegerOf(argument);
   if (kind == "dtype") return static_cast<int64_t>(ToDType(argument.toScalarType()));
+  if (kind == "number_type") return TypeOfNumber(argument);
   if (kind == "type_code") return TypeCodeOf(attribute, IntegerOf(argument));
   if (kind == "float") return FloatOf(argument);
   if (kind == "string") return argument.toStringRef();

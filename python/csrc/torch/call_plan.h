@@ -25,7 +25,7 @@ struct PlannedInput {
 struct PlannedAttribute {
   std::string name;
   size_t argument;
-  std::string kind;  // int, float, string, ints, floats, strings, dtype, type_code
+  std::string kind;  // int, float, string, ints, floats, strings, dtype, type_code, number_type
   // For a type_code: (torch's number of a dtype, the node's code of it), and the error for any other dtype.
   std::vector<std::pair<int64_t, int64_t>> codes;
   std::string refusal;

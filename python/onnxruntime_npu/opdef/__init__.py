@@ -24,7 +24,7 @@ from .dtypes import (
 from .node_parts import ABSENT, DefinitionError
 from .samples import Maker, Sample, check, check_indices, is_traced, wide
 from .table import op_table
-from .type_codes import TypeCodes, TypedBy
+from .type_codes import NumberType, TypeCodes, TypedBy
 
 __all__ = [
     "ABSENT",
@@ -40,6 +40,7 @@ __all__ = [
     "DefinitionError",
     "Maker",
     "NotPortable",
+    "NumberType",
     "Op",
     "Sample",
     "TypeAlias",

@@ -56,6 +56,7 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
             }
             for a in op.attributes
             if a.argument.name in argument  # false for the seed of a seeded operator
+            and (a.number_type is None or a.number_type.stated)
         ],
         "in_place": [(output, position[name]) for output, name in in_place.items()],
         "outputs": len(op.outputs),
@@ -69,6 +70,8 @@ def call_plan(op: Op, schema: Schema, in_place: Mapping[int, str]) -> dict[str, 
 def _kind(attribute: Attribute) -> str:
     if attribute.names_type:
         return "type_code"
+    if attribute.number_type:
+        return "number_type"
     return "dtype" if attribute.argument.type.base == "ScalarType" else attribute.kind
 
 

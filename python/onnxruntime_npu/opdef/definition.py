@@ -31,7 +31,7 @@ from .node_parts import (
 )
 from .samples import Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
-from .type_codes import TypeCodes, TypedBy
+from .type_codes import NumberType, TypeCodes, TypedBy
 
 
 class _LazyTorch:
@@ -368,6 +368,7 @@ def npu_op(
     typings: Iterable[Mapping[str, str]] = (),
     type_codes: Mapping[str, TypeCodes] | None = None,
     typed_by: Mapping[str, TypedBy] | None = None,
+    number_types: Mapping[str, NumberType] | None = None,
     attribute_names: Mapping[str, str] | None = None,
     not_portable: str = "",
     ignored_attributes: Sequence[str] = (),
@@ -401,6 +402,8 @@ def npu_op(
         type_codes: arguments that name an element type, by torch's number in a call and by another
             code in a node. The reference gets the name of the type.
         typed_by: results whose type such an argument, or another integer, decides.
+        number_types: numbers of which a node has the type besides, in an attribute of its own, for
+            results that ``typed_by`` gives that type.
         attribute_names: what a node calls its attributes where that is not the argument's name.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.
@@ -417,6 +420,7 @@ def npu_op(
     for option, names in (
         ("cpu", cpu),
         ("type_codes", type_codes or ()),
+        ("number_types", number_types or ()),
         ("attribute_names", attribute_names),
         ("dtype_notes", dtype_notes or ()),
     ):
@@ -433,6 +437,10 @@ def npu_op(
             f"got {list(late)}"
         )
     attributes = tuple(replace(a, name=attribute_names.get(a.name, a.name)) for a in attributes)
+    attributes += tuple(
+        Attribute(rule.attribute, parsed.argument(name), "int", number_type=rule)
+        for name, rule in (number_types or {}).items()
+    )
     if seeded:
         attributes = (*attributes, Attribute(SEED.name, SEED, "int"))
     results = node_outputs(parsed, dtypes, outputs, inputs)

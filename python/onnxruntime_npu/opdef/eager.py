@@ -101,7 +101,9 @@ class EagerKernels:
         return (tensor.data_ptr(), dt.NUMBERS[dt.from_torch(tensor.dtype)], tensor.shape)
 
     def _kernel(self, bound: Mapping[str, Any], input_count: int, output_count: int) -> Any:
-        values = (bound[a.argument.name] for a in self._op.attributes)
+        # Numbers of different types are equal: the type is part of the key.
+        given = ((a, bound[a.argument.name]) for a in self._op.attributes)
+        values = (a.to_onnx(v) if a.number_type else v for a, v in given)
         key = (
             input_count,
             output_count,

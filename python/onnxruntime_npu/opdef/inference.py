@@ -103,8 +103,8 @@ def _run(
         else:
             bound[node_input.name] = tensors[0] if tensors else None
     for attribute in op.attributes:
-        value = attrs.get(attribute.name, attribute.default)
-        bound[attribute.argument.name] = attribute.from_onnx(value)
+        name, value = attribute.argument.name, attrs.get(attribute.name, attribute.default)
+        bound[name] = attribute.from_onnx(value, bound[name])
     try:
         results = op.call_reference(**bound)
     except Exception:

@@ -8,7 +8,7 @@ from typing import Any
 
 from . import dtypes as dt
 from .schema import Argument, Schema, Type, parse_schema
-from .type_codes import TypeArgument, TypeCodes, TypedBy
+from .type_codes import NumberType, TypeArgument, TypeCodes, TypedBy
 
 # Torch schema types that become attributes, with the ONNX attribute kind. A ScalarType becomes
 # ONNX's type number.
@@ -65,6 +65,7 @@ class Attribute:
     argument: Argument
     kind: str  # int, float, string, ints, floats, strings
     names_type: TypeArgument | None = None  # of an argument that names an element type by a code
+    number_type: NumberType | None = None  # of one that has the type of a number instead of it
 
     @property
     def required(self) -> bool:
@@ -74,12 +75,16 @@ class Attribute:
     @property
     def default(self) -> Any:
         """Value of an absent attribute in ONNX's types; None when absence has its own meaning."""
-        return None if self.argument.required else self.to_onnx(self.argument.default)
+        if self.argument.required or self.number_type:
+            return None
+        return self.to_onnx(self.argument.default)
 
     def to_onnx(self, value: Any) -> Any:
         """Convert an argument's value to the attribute's kind; None (absent) is unchanged."""
         if value is None:
             return None
+        if self.number_type:
+            return self.number_type.code_of(value)
         if self.names_type:
             return self.names_type.code_of(value)
         if self.argument.type.base == "ScalarType":
@@ -89,8 +94,13 @@ class Attribute:
             return convert(value)
         return [convert(v) for v in value] if isinstance(value, Iterable) else [convert(value)]
 
-    def from_onnx(self, value: Any) -> Any:
-        """Return the argument that a node's attribute stands for, as the reference takes it."""
+    def from_onnx(self, value: Any, given: Any = None) -> Any:
+        """Return the argument that a node's attribute stands for, as the reference takes it.
+
+        ``given`` is what an attribute before this one has made of the same argument.
+        """
+        if self.number_type:
+            return self.number_type.typed(given, value)
         if value is None:
             return None
         if self.names_type:
@@ -142,7 +152,8 @@ def attribute_typings(
                 f"got {name!r} by {rule.argument!r}"
             )
         attribute = named[rule.argument]
-        types = [(attribute.to_onnx(given), type_) for given, type_ in rule.types.items()]
+        code_of = dt.NUMBERS.__getitem__ if attribute.number_type else attribute.to_onnx
+        types = [(code_of(given), type_) for given, type_ in rule.types.items()]
         made.append(
             AttributeTyping(
                 positions[name],

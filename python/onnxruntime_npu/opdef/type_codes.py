@@ -13,6 +13,7 @@ from enum import Enum
 from typing import Any
 
 from ..errors import ArgumentError
+from .dtypes import NUMBERS
 
 # torch.ScalarType, and behind it the types that only torch_npu numbers.
 _TORCH_TYPES = {
@@ -83,6 +84,29 @@ class TypedBy:
     default: str = ""
     otherwise_input: bool = False
     added_axes: str = ""
+
+
+@dataclass(frozen=True)
+class NumberType:
+    """The type of a number that a call gives, int64, float32 or bool, in a node's attribute.
+
+    ``stated`` says whether nodes have it; without it a result has its default type.
+    """
+
+    attribute: str
+    stated: bool = True
+
+    def code_of(self, value: Any) -> int | None:
+        """Return the number of the type, None if it is not stated."""
+        if not self.stated:
+            return None
+        name = {bool: "bool", int: "int64"}.get(type(value), "float32")
+        return NUMBERS[name]
+
+    def typed(self, value: Any, code: int | None) -> Any:
+        """Return the number of a node, a float, as a call of that type gives it."""
+        convert = {NUMBERS["bool"]: bool, NUMBERS["int64"]: int}.get(code or 0)
+        return convert(value) if convert else value
 
 
 class TypeArgument:
