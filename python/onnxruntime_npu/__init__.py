@@ -38,7 +38,6 @@ _HOMES = {
     "get_npu_format": "torch_npu_compat.formats",
     "get_storage_size": "torch_npu_compat.formats",
     "matmul_checksum": "torch_npu_compat.checksum",
-    "npu_format_cast": "torch_npu_compat.formats",
     "npu_format_cast_": "torch_npu_compat.formats",
 }
 

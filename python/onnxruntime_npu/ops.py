@@ -22,7 +22,7 @@ def torch_names() -> dict[str, tuple[Op | Composition, Schema]]:
     return {
         s.name: (op, s)
         for op in operators
-        for s in (*op.torch_schemas(), *(p.schema for p in op.partners))
+        for s in (*(p.schema for p in op.partners), *op.torch_schemas())
     }
 
 

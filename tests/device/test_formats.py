@@ -61,3 +61,24 @@ def test_unknown_formats_are_refused(formats):
         formats.npu_format_cast(torch.ones(2).npu(), 77)
     with pytest.raises(RuntimeError, match="expected all tensors to be on npu, got one on cpu"):
         formats.get_npu_format(torch.ones(2))
+
+
+def test_exported_cast_is_a_node(formats, tmp_path):
+    import onnx
+    import onnxruntime as ort
+    import onnxruntime_npu
+    import torch
+
+    class Casts(torch.nn.Module):
+        def forward(self, x):
+            tiled = onnxruntime_npu.npu_format_cast(x, formats.Format.FRACTAL_NZ)
+            return onnxruntime_npu.npu_format_cast(tiled * 2, x)
+
+    x, path = torch.rand(4, 6), tmp_path / "casts.onnx"
+    onnxruntime_npu.export(Casts(), (x,), path)
+    model = onnx.load(path)
+    assert [n.op_type for n in model.graph.node] == ["NPUFormatCast", "Mul", "NPUFormatCast"]
+    for provider in ("NPUExecutionProvider", "CPUExecutionProvider"):
+        session = ort.InferenceSession(path, providers=[provider])
+        (y,) = session.run(None, {session.get_inputs()[0].name: x.numpy()})
+        assert torch.equal(torch.from_numpy(y), x * 2)

@@ -101,3 +101,10 @@ def test_the_table_of_operators_is_current() -> None:
     assert page.read_text() == markdown(), (
         "run: python -m onnxruntime_npu.opdef.docs > docs/operators.md"
     )
+
+
+def test_the_table_has_every_row() -> None:
+    page = markdown()
+    rows = [name for name in NAMES if name not in OF_THE_DEVICE]
+    assert len(rows) > 100
+    assert [name for name in rows if f"`{name}`" not in page] == []

@@ -31,6 +31,7 @@ ROWS = [
         {"self": torch.tensor([5, 3, 2, 1], dtype=torch.int32)},
         {"depth": 5, "num_classes": -1, "off_value": 0, "on_value": 1},
     ),
+    Row("NPUFormatCast", "_npu_format_cast", {"self": _float(3, 3)}, {"acl_format": 2}),
     Row("NPUSlice", "npu_slice", {"self": _float(2, 5)}, {"offsetss": [0, 0], "sizes": [2, 2]}),
     Row(
         "NPUIndexing",

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
 import sys
 
 from .table import composition_table, op_table, portability
+
+# Functions of torch_npu's list that are no operators: they change storages, or what the device
+# knows of them, and check a product. A model does not have them.
+_FUNCTIONS = (
+    "empty_with_format",
+    "empty_with_swapped_memory",
+    "erase_stream",
+    "get_npu_format",
+    "get_storage_size",
+    "matmul_checksum",
+    "npu_format_cast_",
+)
 
 
 def markdown() -> str:
@@ -18,8 +32,8 @@ def markdown() -> str:
             lines += ["", f"## {family}", "", "| torch | ONNX | dtypes | body | what |"]
             lines += ["|---|---|---|---|---|"]
         names = [row["name"], *row["torch_aliases"]]
-        if row["inplace"]:
-            names.append(row["inplace"].split("(")[0])
+        twins = [row["inplace"]] if row["inplace"] else []
+        names += [schema.split("(")[0] for schema in (*twins, *row["partners"])]
         types = [row["onnx_type"], *row["onnx_aliases"]]
         lines.append(
             f"| {', '.join(f'`{n}`' for n in names)} | {', '.join(f'`{t}`' for t in types)} "
@@ -33,6 +47,12 @@ def markdown() -> str:
         others = (partner.split("(")[0] for partner in row["partners"])
         together = ", ".join(f"`{n}`" for n in (row["name"], *others))
         lines.append(f"| {together} | {row['summary']} |")
+    lines += ["", "## Functions on tensors of the device", ""]
+    lines += ["A model does not have them.", "", "| torch | what |", "|---|---|"]
+    package = importlib.import_module("onnxruntime_npu")
+    for name in _FUNCTIONS:
+        summary = inspect.getdoc(getattr(package, name)) or ""
+        lines.append(f"| `{name}` | {summary.splitlines()[0]} |")
     return "\n".join(lines) + "\n"
 
 

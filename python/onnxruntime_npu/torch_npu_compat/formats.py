@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import is_fake
 
 
 class Format(IntEnum):
@@ -77,6 +78,8 @@ def npu_format_cast(
 ) -> torch.Tensor:
     """Return the tensor in another format; or the tensor itself if nothing changes.
 
+    A trace has a copy instead, which is the node that torch_npu's exporter writes.
+
     Args:
         input: a tensor on an npu, any shape and dtype.
         acl_format: a Format or its number, or a tensor with that format.
@@ -86,6 +89,8 @@ def npu_format_cast(
     Raises:
         RuntimeError: the tensor is not on an npu, or there is no such format.
     """
+    if is_fake(input):
+        return _traced_cast(input, acl_format)
     _check_npu("npu_format_cast", input)
     wanted = _storable("npu_format_cast", acl_format, input.dim())
     present = get_npu_format(input)
@@ -146,6 +151,13 @@ def get_storage_size(input: torch.Tensor) -> int:
     """
     _check_npu("get_storage_size", input)
     return math.ceil(input.untyped_storage().nbytes() / input.element_size())
+
+
+def _traced_cast(input: torch.Tensor, acl_format: int | torch.Tensor) -> torch.Tensor:
+    """Return what the operator does; a trace knows no other format of a tensor than its own."""
+    like = isinstance(acl_format, torch.Tensor)
+    number = _natural(acl_format.dim()) if like else acl_format
+    return torch.ops.npu._npu_format_cast.default(input, int(number))
 
 
 def _natural(dimensions: int) -> Format:
