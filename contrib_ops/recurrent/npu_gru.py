@@ -25,7 +25,6 @@ op = npu_op(
     onnx="NPUGru",
     outputs=_OUTPUTS,
     dtypes={**{name: FLOATS for name in (*_TENSORS, *_OUTPUTS)}, "seq_length": ["int32"]},
-    not_portable="ONNX's GRU returns no gates, and has the hidden size as an attribute",
 )
 
 
@@ -90,6 +89,27 @@ def reference(
         shape = input.shape[0], input.shape[1], hx.shape[2]
         return nothing(len(_OUTPUTS), shape, *tensors)
     return tuple(t.to(input.dtype) for t in _steps(*(wide(t) for t in tensors)))
+
+
+@op.function
+def body(b, call, input, hx, weight_input, weight_hidden, bias_input, bias_hidden, seq_length):
+    """By Scan: ONNX's GRU returns no gates, and has the hidden size as an attribute."""
+    tensors = input, hx, weight_input, weight_hidden, bias_input, bias_hidden
+    x, hx, w, u, of_input, of_hidden = (b.Cast(t, to="float32") for t in tensors)
+
+    def step(b, hidden, from_input):
+        from_hidden = b.Add(b.MatMul(hidden, u), of_hidden)
+        xr, xz, xn = b.Split(from_input, num_outputs=3, axis=1)
+        hr, hz, hidden_new = b.Split(from_hidden, num_outputs=3, axis=1)
+        r, z = b.Sigmoid(b.Add(xr, hr)), b.Sigmoid(b.Add(xz, hz))
+        n = b.Tanh(b.Add(xn, b.Mul(r, hidden_new)))
+        out = b.Add(b.Mul(b.Sub(1.0, z), n), b.Mul(z, hidden))
+        return out, b.Identity(out), z, r, n, hidden_new
+
+    from_input = b.Add(b.MatMul(x, w), of_input)
+    found = b.scan(step, "float32", [b.Squeeze(hx, [0])], [from_input], results=5)
+    found = [b.Cast(t, to=call.dtype("input")) for t in found]
+    return b.Identity(found[0]), *found
 
 
 def _gradients(grads, saved, *tensors):

@@ -15,6 +15,7 @@ from ._layers import (
 )
 
 _NAME = "npu_lstm"
+_END = 2**31 - 1
 _OUTPUTS = ["y", "output_h", "output_c", "i", "j", "f", "o", "tanhc"]
 
 op = npu_op(
@@ -29,7 +30,6 @@ op = npu_op(
         "seq_mask": ["float32", "float16", "int32"],
     },
     attribute_names={"flag_seq": "flagSeq"},  # as torch_npu's exporter has it
-    not_portable="ONNX's LSTM returns neither the gates nor the cell state of every step",
 )
 
 
@@ -107,6 +107,37 @@ def reference(
         return nothing(len(_OUTPUTS), (steps, batch, width), input, weight, bias, h, c)
     arguments = (wide(input), wide(weight), wide(bias), seq_mask, wide(h), wide(c))
     return tuple(t.to(input.dtype) for t in _steps(*arguments, flag_seq, direction))
+
+
+@op.function
+def body(b, call, input, weight, bias, seq_mask, h, c):
+    """By Scan: ONNX's LSTM returns neither the gates nor the cell state of every step."""
+    dtype, masked = call.dtype("input"), call.attrs["flagSeq"]
+    x, w, bias, h, c = (b.Cast(t, to="float32") for t in (input, weight, bias, h, c))
+    inputs = b.Shape(x, start=2, end=3)
+    of_input = b.Slice(w, [0], inputs, [0])
+    of_hidden = b.Slice(w, inputs, b.const([_END], "int64"), [0])
+    from_input = b.Add(b.MatMul(x, of_input), bias)
+    kept = [b.Cast(seq_mask, to="float32")] if masked else []
+
+    def step(b, hidden, cell, from_input, *kept):
+        gates = b.Add(from_input, b.MatMul(hidden, of_hidden))
+        i, f, j, o = b.Split(gates, num_outputs=4, axis=1)
+        i, f, j, o = b.Sigmoid(i), b.Sigmoid(f), b.Tanh(j), b.Sigmoid(o)
+        new = b.Add(b.Mul(f, cell), b.Mul(i, j))
+        tanhc = b.Tanh(new)
+        out = b.Mul(o, tanhc)
+        for m in kept:
+            gone = b.Sub(1.0, m)
+            out = b.Add(b.Mul(m, out), b.Mul(gone, hidden))
+            new = b.Add(b.Mul(m, new), b.Mul(gone, cell))
+        return out, new, *(b.Identity(t) for t in (out, new)), i, j, f, o, tanhc
+
+    states = [b.Squeeze(t, [0]) for t in (h, c)]
+    reverse = bool(call.attrs["direction"])
+    found = b.scan(step, "float32", states, [from_input, *kept], results=7, reverse=reverse)
+    found = [b.Cast(t, to=dtype) for t in found]
+    return b.Identity(found[0]), *found
 
 
 def _gradients(grads, input, weight, bias, seq_mask, h, c, saved, flag_seq, direction):

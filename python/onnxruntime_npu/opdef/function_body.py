@@ -8,6 +8,7 @@ first of each op type has the empty overload.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,7 @@ class Builder:
 
     def __init__(self, op: onnxscript.OpBuilder):
         self._op = op
+        self._scans = itertools.count()
 
     def __getattr__(self, op_type: str) -> Callable[..., Any]:
         if op_type.startswith("_"):
@@ -94,6 +96,54 @@ class Builder:
 
         return node
 
+    def scan(
+        self,
+        step: Callable[..., Sequence[ir.Value]],
+        dtype: str,
+        states: Sequence[ir.Value],
+        sequences: Sequence[ir.Value],
+        *,
+        results: int,
+        reverse: bool = False,
+    ) -> list[ir.Value]:
+        """Return the results of every step, stacked along axis 0.
+
+        ``step(b, *states, *elements)`` builds one step, from the states before it and from what the
+        sequences have for it along axis 0, and returns the new states and its results; it may use
+        values of the body. All are of ``dtype``. With ``reverse`` the last step comes first, and
+        its results stay in its place.
+        """
+        name, number = "step", next(self._scans)
+        # onnxruntime's Scan needs a step: another one follows the last, and its results are left.
+        pads = self.const([1, 0] if reverse else [0, 1], "int64")
+        axis = self.const([0], "int64")
+        sequences = [self._op.Pad(x, pads, None, axis) for x in sequences]
+        type_ = ir.TensorType(ir.DataType(dt.NUMBERS[dtype]))
+
+        def declare(kind: str, count: int) -> list[ir.Value]:
+            return [ir.Value(name=f"{name}{number}_{kind}{i}", type=type_) for i in range(count)]
+
+        body = self._op.builder.subgraph(
+            lambda op, *values: list(step(Builder(op), *values)),
+            declare("in", len(states) + len(sequences)),
+            declare("out", len(states) + results),
+            name=f"{name}{number}",
+        )
+        directions = {
+            f"scan_{kind}_directions": [int(reverse)] * count
+            for kind, count in (("input", len(sequences)), ("output", results))
+        }
+        made = self._op.Scan(
+            *states,
+            *sequences,
+            body=body,
+            num_scan_inputs=len(sequences),
+            _outputs=len(states) + results,
+            **directions,
+        )
+        begin, end = (1, _END) if reverse else (0, -1)
+        return [self.Slice(y, [begin], [end], [0]) for y in made[len(states) :]]
+
     def const(self, value: Any, dtype: str) -> ir.Value:
         """Return a constant of the given element type."""
         data_type = ir.DataType(dt.NUMBERS[dtype])
@@ -101,6 +151,7 @@ class Builder:
         return self._op.Constant(value=ir.tensor(array, dtype=data_type))
 
 
+_END = 2**31 - 1
 _RESULT_COUNTS = {"TopK": 2}
 
 
