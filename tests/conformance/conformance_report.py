@@ -7,7 +7,7 @@ from itertools import groupby
 
 from eligibility import Names, TestFile
 from explanations import explanation
-from suites import Outcome
+from suites import Outcome, name_in_suite
 
 BAR = 0.9
 
@@ -32,7 +32,7 @@ def judge(runs, names=None):
     rows = []
     for run in runs:
         source = TestFile(run.path, names)
-        where = (run.suite, run.path.name)
+        where = (run.suite, name_in_suite(run.suite, run.path))
         if run.broken and not run.tests:
             for test, why_not in source.tests.items():
                 reason = f"import: {run.broken}"
@@ -47,7 +47,9 @@ def judge(runs, names=None):
 def not_counted(files, names=None):
     """Tests by (suite, file) of files without a counted test, marked as skipped."""
     names = names or Names.of_this_build()
-    sources = {(suite, path.name): TestFile(path, names) for suite, path in files}
+    sources = {
+        (suite, name_in_suite(suite, path)): TestFile(path, names) for suite, path in files
+    }
     return {
         file: {test: Outcome("skipped", "not run: does not count") for test in source.tests}
         for file, source in sources.items()

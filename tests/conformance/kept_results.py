@@ -6,7 +6,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import conformance_report
-from suites import FileRun, Outcome
+from suites import FileRun, Outcome, name_in_suite
+
+
+def _key(suite, path):
+    return suite, name_in_suite(suite, path)
 
 
 class KeptResults:
@@ -14,7 +18,7 @@ class KeptResults:
 
     def __init__(self, path: Path, found):
         self._path = path
-        self._found = {(suite, file.name): file for suite, file in found}
+        self._found = {_key(*where): where[1] for where in found}
         self._runs = {}
         self._rows = {}  # judged
         for row in json.loads(path.read_text()) if path.exists() else []:
@@ -26,14 +30,14 @@ class KeptResults:
 
     def take(self, run):
         """Replaces what is known of a file, and writes all results."""
-        key = run.suite, run.path.name
+        key = _key(run.suite, run.path)
         self._runs[key] = run
         self._rows.pop(key, None)
         self._path.write_text(json.dumps([asdict(row) for row in self.rows()], indent=1))
 
     def rows(self, chosen=None):
         """The judged tests of all files with results, or of those of them that are chosen."""
-        keys = self._found if chosen is None else [(suite, file.name) for suite, file in chosen]
+        keys = self._found if chosen is None else [_key(*where) for where in chosen]
         for key in keys:
             if key in self._runs and key not in self._rows:
                 self._rows[key] = conformance_report.judge([self._runs[key]])
@@ -41,7 +45,7 @@ class KeptResults:
 
     def without(self, chosen):
         """Those of the chosen files that have no results."""
-        return [(suite, file) for suite, file in chosen if (suite, file.name) not in self._runs]
+        return [where for where in chosen if _key(*where) not in self._runs]
 
     def failed(self, chosen):
         """Those of the chosen files of which a test that counts failed."""
@@ -50,7 +54,7 @@ class KeptResults:
             for row in conformance_report.counted(self.rows(chosen))
             if row.outcome == "failed"
         }
-        return [(suite, file) for suite, file in chosen if (suite, file.name) in failing]
+        return [where for where in chosen if _key(*where) in failing]
 
     def files(self):
         """How many files each suite has, and of how many there are results."""

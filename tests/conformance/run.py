@@ -29,10 +29,10 @@ def main(arguments=None):
     _prepare_environment()
     import conformance_report
     from kept_results import KeptResults
-    from suites import FileRun, Limits, Runner, find_files
+    from suites import FileRun, Limits, Runner, find_files, name_in_suite
 
     found = find_files(options.paths)
-    chosen = [f for f in found if re.search(options.only, f"{f[0]}/{f[1].name}")]
+    chosen = [f for f in found if re.search(options.only, f"{f[0]}/{name_in_suite(*f)}")]
     if not chosen:
         print(
             f"no test files in {', '.join(map(str, options.paths))}: expected checkouts of "
@@ -50,9 +50,10 @@ def main(arguments=None):
     if options.counted_only:
         skipped = conformance_report.not_counted(files)
         for suite, file in files:
-            if (suite, file.name) in skipped:
-                results.take(FileRun(suite, file, skipped[suite, file.name], date=today))
-        files = [f for f in files if (f[0], f[1].name) not in skipped]
+            tests = skipped.get((suite, name_in_suite(suite, file)))
+            if tests:
+                results.take(FileRun(suite, file, tests, date=today))
+        files = [f for f in files if (f[0], name_in_suite(*f)) not in skipped]
     runner = Runner(options.out / "logs", Limits(options.test_seconds, options.file_seconds))
     for run in _run_all(runner, files, options.jobs):
         run.date = today

@@ -46,6 +46,12 @@ class FileRun:
     date: str = ""  # when it ran
 
 
+def name_in_suite(suite, path):
+    """The path of a file below its suite's folder: folders have files of the same name."""
+    below = path.as_posix().rpartition(f"/{suite.partition('/')[2]}/")
+    return below[2] if below[1] else path.name
+
+
 def find_files(roots):
     """(suite, file) of every test file below checkouts, or below folders that hold checkouts."""
     found = {}
@@ -88,7 +94,8 @@ class Runner:
     def run(self, suite, path):
         """Runs a file; a test that ends its process or hangs fails, the rest runs anew."""
         run = FileRun(suite, path)
-        log = self._logs / f"{suite.replace('/', '.')}.{path.stem}.log"
+        name = f"{suite}/{name_in_suite(suite, path)}".removesuffix(".py")
+        log = self._logs / f"{name.replace('/', '.')}.log"
         log.unlink(missing_ok=True)
         clock = _Clock()
         while self._run_rest(run, log, clock):

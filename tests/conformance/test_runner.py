@@ -196,16 +196,16 @@ class T(TestCase):
 
 def test_suite_folders_and_device_files_are_discovered(tmp_path):
     sys.path.insert(0, str(HERE))
-    from suites import find_files
+    from suites import find_files, name_in_suite
 
-    names = ("npu/test_a.py", "npu/deep/test_b.py", "nn/test_c.py", "test_npu_d.py", "test_e.py")
+    names = ("npu/test_a.py", "npu/deep/test_a.py", "nn/test_c.py", "test_npu_d.py", "test_e.py")
     for name in names:
         file = tmp_path / "pytorch" / "test" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
-    found = {f"{suite}/{file.name}" for suite, file in find_files([tmp_path])}
+    found = {f"{suite}/{name_in_suite(suite, file)}" for suite, file in find_files([tmp_path])}
     top = {"pytorch/test/test_npu_d.py"}
-    assert found == top | {"pytorch/test/npu/test_a.py", "pytorch/test/npu/test_b.py"}
+    assert found == top | {"pytorch/test/npu/test_a.py", "pytorch/test/npu/deep/test_a.py"}
 
 
 def test_results_of_runs_of_some_files_are_kept(tmp_path):
@@ -218,7 +218,9 @@ def test_results_of_runs_of_some_files_are_kept(tmp_path):
     bodies = {"a": "pass", "b": "x.npu_no_such_operator()", "c": "pass", "d": "pass"}
     found = []
     for name, body in bodies.items():
-        found.append(("s/one" if name < "c" else "s/two", tmp_path / f"test_{name}.py"))
+        suite = "s/one" if name < "c" else "s/two"
+        found.append((suite, tmp_path / suite / name / "test_it.py"))  # all of one file name
+        found[-1][1].parent.mkdir(parents=True)
         found[-1][1].write_text(source.format(body))
     path = tmp_path / "results.json"
 
