@@ -37,28 +37,37 @@ class AllGatherKernel final : public Kernel {
         ctx.Output(Out::gather_out, given.x1.dtype, gathers_ ? Shape{given.m() * ranks, given.k()} : Shape{0});
     const ScaledProduct scaled(ctx, given);
     std::string call;
-    if (ranks > 1)
+    char* rows = nullptr;
+    if (ranks > 1) {
       call = Concat("x1 ", NameOf(given.x1.dtype), " ", given.x1.shape, given.x1_scale ? " with x1_scale" : "");
-    ctx.Launch(kOp, [this, scaled, given, y, gathered, group, call] {
+      // One piece has the order of the result.
+      rows = gathers_ && gathered && given.m() <= StepOf(given, ranks)
+                 ? gathered.as<char>()
+                 : static_cast<char*>(ctx.Workspace(given.x1.bytes() * static_cast<size_t>(ranks)));
+    }
+    ctx.Launch(kOp, [this, scaled, given, y, gathered, group, call, rows] {
       scaled.Load();
-      if (RanksOf(group) > 1) return Exchange(scaled.product, given, y, gathered, *group, call);
+      if (RanksOf(group) > 1) return Exchange(scaled.product, given, y, gathered, *group, call, rows);
       if (gathered && gathered.elements() > 0) std::memcpy(gathered.data, given.x1.data, gathered.bytes());
       if (y && y.elements() > 0) scaled.product.MultiplyOwn(node_.weight(), 0, given.m(), {y.data, y.dtype, given.n()});
     });
   }
 
  private:
-  // A piece has some rows of every rank: while it is multiplied, the next is gathered.
+  static int64_t StepOf(const ScaledOperands& given, int64_t ranks) {
+    return RowsOfPiece(given.m(), BytesFor(given.x1.dtype, given.k()) * static_cast<size_t>(ranks));
+  }
+
+  // A piece has some rows of every rank: while it is multiplied, the next is gathered to `rows`, in the order of
+  // pieces.
   void Exchange(RankProduct product, const ScaledOperands& given, const TensorView& y, const TensorView& gathered,
-                Communicator& group, const std::string& call) const {
+                Communicator& group, const std::string& call, char* rows) const {
     const auto turn = group.Turn();
     const int64_t m = given.m(), n = given.n(), k = given.k(), ranks = group.size();
     const DType dtype = given.x1.dtype;
-    const int64_t step = RowsOfPiece(m, BytesFor(dtype, k) * static_cast<size_t>(ranks));
-    const int64_t pieces = (m + step - 1) / step;
-    const std::unique_ptr<char[]> rows(new char[BytesFor(dtype, ranks * m * k) + 1]);  // in the order of pieces
+    const int64_t step = StepOf(given, ranks), pieces = (m + step - 1) / step;
     std::vector<float> scales(given.x1_scale ? static_cast<size_t>(ranks * m) : 0);
-    Overlap overlap(pieces);
+    Overlap overlap(pieces > 1);
     overlap.Add([&] {
       group.Agree(kOp, call);
       if (!scales.empty())
@@ -66,9 +75,9 @@ class AllGatherKernel final : public Kernel {
     });
     for (int64_t begin = 0; begin < m; begin += step) {
       const int64_t count = std::min(step, m - begin);
-      overlap.Add([&group, &given, &rows, dtype, begin, count, k, ranks] {
+      overlap.Add([&group, &given, rows, dtype, begin, count, k, ranks] {
         group.AllGather(kOp, given.x1.as<char>() + BytesFor(dtype, begin * k),
-                        rows.get() + BytesFor(dtype, ranks * begin * k), BytesFor(dtype, count * k));
+                        rows + BytesFor(dtype, ranks * begin * k), BytesFor(dtype, count * k));
       });
     }
     if (y && y.elements() > 0) product.PackFor(pieces * ranks, node_.weight());  // beside the first exchange
@@ -78,9 +87,9 @@ class AllGatherKernel final : public Kernel {
       overlap.Wait(piece + 2);
       overlap.Compute([&] {
         for (int64_t rank = 0; rank < ranks; ++rank) {
-          const char* from = rows.get() + BytesFor(dtype, (ranks * begin + rank * count) * k);
+          const char* from = rows + BytesFor(dtype, (ranks * begin + rank * count) * k);
           const int64_t first = rank * m + begin;
-          if (gathered && gathered.elements() > 0)
+          if (gathered && gathered.elements() > 0 && gathered.data != rows)
             std::memcpy(gathered.as<char>() + BytesFor(dtype, first * k), from, BytesFor(dtype, count * k));
           if (y && y.elements() > 0)
             product.Multiply(node_.weight(), from, first, count,

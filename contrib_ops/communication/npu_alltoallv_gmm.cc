@@ -29,8 +29,16 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
     const TensorView shared_y = given.SharedOutput(ctx, Out::mm_y, shared_);
     const TensorView permuted =
         ctx.Output(Out::permute_out, dtype, permutes_ ? Shape{rows, given.x.shape[1]} : Shape{0});
-    ctx.Launch(kOp, [this, given, y, shared_y, permuted, rows, group] {
-      if (RanksOf(group) > 1) return Exchange(given, y, shared_y, permuted, rows, *group);
+    Rooms rooms;
+    if (RanksOf(group) > 1) {
+      const size_t bytes = static_cast<size_t>(rows) * given.row_bytes();
+      const bool kept = permuted && permuted.elements() > 0;
+      rooms.arrived = kept ? permuted.as<char>() : static_cast<char*>(ctx.Workspace(bytes));
+      rooms.by_rank = static_cast<char*>(ctx.Workspace(bytes));
+      rooms.leaving = static_cast<char*>(ctx.Workspace(given.x.bytes()));
+    }
+    ctx.Launch(kOp, [this, given, y, shared_y, permuted, rooms, group] {
+      if (RanksOf(group) > 1) return Exchange(given, y, shared_y, rooms, *group);
       given.MultiplyShared(shared_, shared_y);
       Multiply(given, given.x.as<char>(), y, 0, given.experts());
       if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, given.x.data, permuted.bytes());
@@ -38,6 +46,11 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
   }
 
  private:
+  // Where rows are: those that have arrived in the order of the result; of one piece, by rank, and on their way.
+  struct Rooms {
+    char *arrived = nullptr, *by_rank = nullptr, *leaving = nullptr;
+  };
+
   // y of the experts [first, last), whose rows are ordered by expert.
   void Multiply(const ExpertCall& given, const char* rows, const TensorView& y, int64_t first, int64_t last) const {
     if (!y || y.elements() == 0) return;
@@ -52,31 +65,29 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
   }
 
   // The rows of some experts are exchanged while those of the ones before are multiplied. They end in their order.
-  void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, const TensorView& permuted,
-                int64_t rows, Communicator& group) const {
+  void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, const Rooms& rooms,
+                Communicator& group) const {
     const auto turn = group.Turn();
     const int64_t experts = given.experts();
     const size_t row = given.row_bytes();
-    const ExpertPieces pieces = Agree(group, row,
-                                      Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ",
-                                             experts, " experts on each rank"));
-    const auto arrived = Scratch(static_cast<size_t>(rows) * row);
-    Overlap overlap(pieces.count());
+    const std::string call = Concat(NameOf(given.x.dtype), " rows of ", given.x.shape[1], " elements for ", experts,
+                                    " experts on each rank");
+    ExpertPieces pieces;
+    Overlap(false).Add([&] { pieces = Agree(group, row, call); });
+    Overlap overlap(pieces.count() > 1);
     size_t place = 0;
     for (int64_t piece = 0; piece < pieces.count(); ++piece) {
       const int64_t first = pieces.First(piece), last = pieces.First(piece + 1);
-      overlap.Add([&, first, last, to = arrived.get() + place] {
+      overlap.Add([&, first, last, to = rooms.arrived + place] {
         const std::vector<size_t> sent = BytesOfExperts(counts_.sent, experts, first, last, row);
         const std::vector<size_t> received = BytesOfExperts(counts_.received, experts, first, last, row);
-        const auto leaving = Scratch(std::accumulate(sent.begin(), sent.end(), size_t{0}));
         ForEachBlock(counts_.sent, experts, first, last, row, [&](const BlockPlace& block) {
-          std::memcpy(leaving.get() + block.by_rank, given.x.as<char>() + block.all, block.bytes);
+          std::memcpy(rooms.leaving + block.by_rank, given.x.as<char>() + block.all, block.bytes);
         });
-        if (last - first == 1) return group.AllToAll(kOp, leaving.get(), sent, to, received);
-        const auto by_rank = Scratch(std::accumulate(received.begin(), received.end(), size_t{0}));
-        group.AllToAll(kOp, leaving.get(), sent, by_rank.get(), received);
+        if (last - first == 1) return group.AllToAll(kOp, rooms.leaving, sent, to, received);
+        group.AllToAll(kOp, rooms.leaving, sent, rooms.by_rank, received);
         ForEachBlock(counts_.received, experts, first, last, row, [&](const BlockPlace& block) {
-          std::memcpy(to + block.by_expert, by_rank.get() + block.by_rank, block.bytes);
+          std::memcpy(to + block.by_expert, rooms.by_rank + block.by_rank, block.bytes);
         });
       });
       for (int64_t j = first; j < last; ++j)
@@ -85,9 +96,8 @@ class AllToAllProductKernel final : public ExpertKernel<In> {
     overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
     for (int64_t piece = 0; piece < pieces.count(); ++piece) {
       overlap.Wait(piece + 1);
-      overlap.Compute([&] { Multiply(given, arrived.get(), y, pieces.First(piece), pieces.First(piece + 1)); });
+      overlap.Compute([&] { Multiply(given, rooms.arrived, y, pieces.First(piece), pieces.First(piece + 1)); });
     }
-    if (permuted && permuted.elements() > 0) std::memcpy(permuted.data, arrived.get(), permuted.bytes());
   }
 
   bool permutes_;

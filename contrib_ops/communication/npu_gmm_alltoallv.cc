@@ -25,8 +25,16 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
     const int64_t rows = std::accumulate(counts_.received.begin(), counts_.received.end(), int64_t{0});
     const TensorView y = ctx.Output(Out::y, given.x.dtype, Shape{rows, weights_.Columns(given.weight)});
     const TensorView shared_y = given.SharedOutput(ctx, Out::mm_y, shared_);
-    ctx.Launch(kOp, [this, given, y, shared_y, group] {
-      if (RanksOf(group) > 1) return Exchange(given, y, shared_y, *group);
+    Rooms rooms;
+    if (RanksOf(group) > 1) {
+      const size_t row = BytesFor(given.x.dtype, weights_.Columns(given.weight));
+      const size_t made = static_cast<size_t>(given.x.shape[0]) * row;
+      rooms.results = static_cast<char*>(ctx.Workspace(made));
+      rooms.by_rank = static_cast<char*>(ctx.Workspace(made));
+      rooms.arrived = static_cast<char*>(ctx.Workspace(static_cast<size_t>(rows) * row));
+    }
+    ctx.Launch(kOp, [this, given, y, shared_y, rooms, group] {
+      if (RanksOf(group) > 1) return Exchange(given, y, shared_y, rooms, *group);
       given.MultiplyShared(shared_, shared_y);
       int64_t at = 0;
       for (int64_t j = 0; y && j < given.experts(); ++j) at += Multiply(given, j, at, y.as<char>() + RowOf(y, at));
@@ -34,6 +42,11 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
   }
 
  private:
+  // Where rows are: all results; of one piece, by rank, and those that have arrived.
+  struct Rooms {
+    char *results = nullptr, *by_rank = nullptr, *arrived = nullptr;
+  };
+
   static size_t RowOf(const TensorView& y, int64_t row) { return BytesFor(y.dtype, row * y.shape[1]); }
 
   // The rows of expert j, which begin at row `at`; returns how many there are.
@@ -44,39 +57,43 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
   }
 
   // The results of some experts are exchanged while those of the next are computed.
-  void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, Communicator& group) const {
+  void Exchange(const ExpertCall& given, const TensorView& y, const TensorView& shared_y, const Rooms& rooms,
+                Communicator& group) const {
     const auto turn = group.Turn();
     const int64_t experts = given.experts(), n = weights_.Columns(given.weight);
     const size_t row = BytesFor(given.x.dtype, n);
-    const ExpertPieces pieces = Agree(
-        group, row, Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank"));
-    const auto results = Scratch(static_cast<size_t>(given.x.shape[0]) * row);
-    Overlap overlap(pieces.count());
-    int64_t at = 0;
+    const std::string call =
+        Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank");
+    ExpertPieces pieces;
+    Overlap overlap(HidesAgreement(static_cast<size_t>(given.x.shape[0]) * row));
+    overlap.Add([&] { pieces = Agree(group, row, call); });
+    int64_t at = 0, next = 0;  // the first expert whose results are missing, and where they begin
+    const auto multiply_next = [&] {
+      overlap.Compute([&] { at += Multiply(given, next++, at, rooms.results + static_cast<size_t>(at) * row); });
+    };
+    while (next < experts && !overlap.Ended(1)) multiply_next();
+    overlap.Wait(1);
+    const char* made = rooms.results;
     for (int64_t piece = 0; piece < pieces.count(); ++piece) {
       const int64_t first = pieces.First(piece), last = pieces.First(piece + 1);
-      const char* made = results.get() + static_cast<size_t>(at) * row;
-      overlap.Compute([&] {
-        for (int64_t j = first; j < last; ++j)
-          at += Multiply(given, j, at, results.get() + static_cast<size_t>(at) * row);
-      });
+      while (next < last) multiply_next();
       overlap.Add([&, first, last, made] {
         const std::vector<size_t> sent = BytesOfExperts(counts_.sent, experts, first, last, row);
         const std::vector<size_t> received = BytesOfExperts(counts_.received, experts, first, last, row);
-        const auto arrived = Scratch(std::accumulate(received.begin(), received.end(), size_t{0}));
-        std::unique_ptr<char[]> by_rank;
-        if (last - first > 1) {
-          by_rank = Scratch(std::accumulate(sent.begin(), sent.end(), size_t{0}));
+        const bool several = last - first > 1;  // whose results are by expert
+        if (several) {
           ForEachBlock(counts_.sent, experts, first, last, row, [&](const BlockPlace& block) {
-            std::memcpy(by_rank.get() + block.by_rank, made + block.by_expert, block.bytes);
+            std::memcpy(rooms.by_rank + block.by_rank, made + block.by_expert, block.bytes);
           });
         }
-        group.AllToAll(kOp, by_rank ? by_rank.get() : made, sent, arrived.get(), received);
+        group.AllToAll(kOp, several ? rooms.by_rank : made, sent, rooms.arrived, received);
         if (!y) return;
         ForEachBlock(counts_.received, experts, first, last, row, [&](const BlockPlace& block) {
-          std::memcpy(y.as<char>() + block.all, arrived.get() + block.by_rank, block.bytes);
+          std::memcpy(y.as<char>() + block.all, rooms.arrived + block.by_rank, block.bytes);
         });
       });
+      for (int64_t j = first; j < last; ++j)
+        made += static_cast<size_t>(RowsOfExpert(counts_.sent, experts, j)) * row;
     }
     overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
     overlap.Wait();

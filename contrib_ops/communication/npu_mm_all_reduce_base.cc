@@ -97,18 +97,22 @@ class AllReduceKernel final : public Kernel {
 
     std::string call;
     ScaleValues sent_scale, sum_scale;  // of transfers: a rank alone has none
+    void* scratch = nullptr;            // of an exchange, of which one runs at a time
     if (RanksOf(group) > 1) {
+      const int64_t most = std::min(given.rows(), RowsOfPiece(given.rows(), BytesFor(y.dtype, given.n())));
+      scratch = ctx.Workspace(given.sent_scale ? AllReduceInt8Scratch(most, given.n(), RanksOf(group))
+                                               : AllReduceScratch(y.dtype, most * given.n(), RanksOf(group)));
       call = Concat("y ", NameOf(y.dtype), " ", y.shape, given.sent_scale ? " sent as int8" : "");
       sent_scale = ScaleValues(ctx, given.sent_scale);
       sum_scale = ScaleValues(ctx, given.sum_scale);
     }
-    ctx.Launch(kOp, [this, product, column_scale, sent_scale, sum_scale, given, sum, y, group, call] {
+    ctx.Launch(kOp, [this, product, column_scale, sent_scale, sum_scale, given, sum, y, group, call, scratch] {
       column_scale.Load();
       if (sum != nullptr && y.elements() > 0) AddTerms(given.bias, given.x3, sum);
       if (RanksOf(group) == 1) return product.MultiplyOwn(weight_, 0, given.rows(), {y.data, y.dtype, given.n()});
       sent_scale.Load();
       sum_scale.Load();
-      Exchange(product, y, given.rows(), *group, call, {sent_scale.data(), sum_scale.data()});
+      Exchange(product, y, given.rows(), *group, call, {sent_scale.data(), sum_scale.data()}, scratch);
     });
   }
 
@@ -215,20 +219,20 @@ class AllReduceKernel final : public Kernel {
 
   // While the ranks add a piece of the rows, each multiplies the next.
   void Exchange(RankProduct product, const TensorView& y, int64_t rows, Communicator& group, const std::string& call,
-                const TransferScales& scales) const {
+                const TransferScales& scales, void* scratch) const {
     const auto turn = group.Turn();
     const int64_t n = y.shape.back(), step = RowsOfPiece(rows, BytesFor(y.dtype, n));
     const int64_t pieces = (rows + step - 1) / step;
-    Overlap overlap(pieces);
+    Overlap overlap(HidesAgreement(y.bytes()));
     overlap.Add([&] { group.Agree(kOp, call); });
     product.PackFor(pieces, weight_);
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t count = std::min(step, rows - begin);
       char* piece = y.as<char>() + BytesFor(y.dtype, begin * n);
       overlap.Compute([&] { product.MultiplyOwn(weight_, begin, count, {piece, y.dtype, n}); });
-      overlap.Add([&group, &y, &scales, piece, count, n] {
-        if (scales.terms == nullptr) return AllReduce(group, kOp, y.dtype, piece, count * n);
-        AllReduceInt8(group, kOp, y.dtype, piece, count, n, scales);
+      overlap.Add([&group, &y, &scales, piece, count, n, scratch] {
+        if (scales.terms == nullptr) return AllReduce(group, kOp, y.dtype, piece, count * n, scratch);
+        AllReduceInt8(group, kOp, y.dtype, piece, count, n, scales, scratch);
       });
     }
     overlap.Wait();

@@ -2,6 +2,7 @@
 // npu_mm_reduce_scatter_base.py.
 #include "contrib_ops/communication/npu_mm_reduce_scatter_base.h"
 
+#include <algorithm>
 #include <memory>
 
 #include "ep/kernels/communication/overlap.h"
@@ -39,36 +40,47 @@ class ReduceScatterKernel final : public Kernel {
     if (!y || (y.elements() == 0 && ranks == 1)) return;
     const ScaledProduct scaled(ctx, given);
     std::string call;
-    if (ranks > 1) call = Concat("y ", NameOf(y.dtype), " ", y.shape);
-    ctx.Launch(kOp, [this, scaled, y, group, call] {
+    char *parts = nullptr, *received = nullptr;
+    if (ranks > 1) {
+      call = Concat("y ", NameOf(y.dtype), " ", y.shape);
+      parts = static_cast<char*>(ctx.Workspace(y.bytes() * static_cast<size_t>(ranks)));
+      const int64_t most = std::min(y.shape[0], StepOf(y, ranks));
+      received = static_cast<char*>(ctx.Workspace(ReduceScatterScratch(y.dtype, most * y.shape[1], ranks)));
+    }
+    ctx.Launch(kOp, [this, scaled, y, group, call, parts, received] {
       scaled.Load();
       if (RanksOf(group) == 1)
         return scaled.product.MultiplyOwn(node_.weight(), 0, y.shape[0], {y.data, y.dtype, y.shape[1]});
-      Exchange(scaled.product, y, *group, call);
+      Exchange(scaled.product, y, *group, call, parts, received);
     });
   }
 
  private:
-  // A piece has some rows of the block of every rank: while it is exchanged, the next is multiplied.
-  void Exchange(RankProduct product, const TensorView& y, Communicator& group, const std::string& call) const {
+  static int64_t StepOf(const TensorView& y, int64_t ranks) {
+    return RowsOfPiece(y.shape[0], BytesFor(y.dtype, y.shape[1]) * static_cast<size_t>(ranks));
+  }
+
+  // A piece has some rows of the block of every rank: while it is exchanged, the next is multiplied. `parts` has room
+  // for all pieces, `received` for one.
+  void Exchange(RankProduct product, const TensorView& y, Communicator& group, const std::string& call, char* parts,
+                char* received) const {
     const auto turn = group.Turn();
     const int64_t rows = y.shape[0], n = y.shape[1], ranks = group.size();
-    const int64_t step = RowsOfPiece(rows, BytesFor(y.dtype, n) * static_cast<size_t>(ranks));
-    const int64_t pieces = (rows + step - 1) / step;
-    Overlap overlap(pieces);
+    const int64_t step = StepOf(y, ranks), pieces = (rows + step - 1) / step;
+    Overlap overlap(HidesAgreement(y.bytes() * static_cast<size_t>(ranks)));
     overlap.Add([&] { group.Agree(kOp, call); });
     product.PackFor(pieces * ranks, node_.weight());
     for (int64_t begin = 0; begin < rows; begin += step) {
       const int64_t count = std::min(step, rows - begin);
       const size_t block = BytesFor(y.dtype, count * n);
-      const std::shared_ptr<char[]> parts(new char[block * static_cast<size_t>(ranks)]);
+      char* const piece = parts + BytesFor(y.dtype, begin * n) * static_cast<size_t>(ranks);
       overlap.Compute([&] {
         for (int64_t rank = 0; rank < ranks; ++rank)
           product.MultiplyOwn(node_.weight(), rank * rows + begin, count,
-                              {parts.get() + static_cast<size_t>(rank) * block, y.dtype, n});
+                              {piece + static_cast<size_t>(rank) * block, y.dtype, n});
       });
-      overlap.Add([&group, &y, parts, begin, count, n] {
-        ReduceScatter(group, kOp, y.dtype, parts.get(), y.as<char>() + BytesFor(y.dtype, begin * n), count * n);
+      overlap.Add([&group, &y, piece, begin, count, n, received] {
+        ReduceScatter(group, kOp, y.dtype, piece, y.as<char>() + BytesFor(y.dtype, begin * n), count * n, received);
       });
     }
     overlap.Wait();

@@ -12,7 +12,6 @@
 
 #include "ep/kernels/communication/overlap.h"
 #include "ep/kernels/communication/rank_group.h"
-#include "ep/kernels/communication/scratch.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
@@ -254,12 +253,8 @@ class ExpertKernel : public Kernel {
   // pieces of their exchange, of rows of so many bytes.
   ExpertPieces Agree(Communicator& group, size_t row_bytes, const std::string& call) const {
     const int64_t experts = static_cast<int64_t>(counts_.sent.size()) / group.size();
-    ExpertPieces pieces;
-    Overlap(1).Add([&] {
-      group.Agree(op_, call);
-      pieces = {experts, counts_.CheckWithOthers(op_, experts, group), group.size(), row_bytes};
-    });
-    return pieces;
+    group.Agree(op_, call);
+    return {experts, counts_.CheckWithOthers(op_, experts, group), group.size(), row_bytes};
   }
 
   ExpertWeights weights_, shared_;

@@ -27,10 +27,14 @@ inline int64_t RowsOfPiece(int64_t rows, size_t row_bytes) {
   return std::max((rows + kMostPieces - 1) / kMostPieces, worth);
 }
 
+// Whether a product of so many bytes takes so long that the ranks' agreement should run beside it, on a thread. In a
+// decode step a thread would take longer than it hides.
+inline bool HidesAgreement(size_t result_bytes) { return result_bytes >= kPieceBytes / 4; }
+
 class Overlap {
  public:
-  // With one piece there is nothing to overlap: exchanges run on the caller's thread.
-  explicit Overlap(int64_t pieces) : threaded_(pieces > 1) {}
+  // Without a thread of their own exchanges run on the caller's.
+  explicit Overlap(bool threaded) : threaded_(threaded) {}
   ~Overlap() {
     {
       const std::lock_guard lock(mutex_);
@@ -65,6 +69,12 @@ class Overlap {
   void Compute(F&& part) {
     const LaunchTrace::Part shown("product");
     part();
+  }
+
+  // Whether the first `count` exchanges have ended, or one has failed.
+  bool Ended(int64_t count) {
+    const std::lock_guard lock(mutex_);
+    return done_ >= count || error_ != nullptr;
   }
 
   // Waits for the first `count` exchanges, or all; throws what one of them has thrown.
