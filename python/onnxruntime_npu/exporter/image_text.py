@@ -31,6 +31,7 @@ from .unused_attention import forget_unused_attention
 # Of the file's metadata: the token in whose places features are put.
 IMAGE_TOKEN = "image_token_id"
 MERGE = "spatial_merge_size"  # patches of an image that become one feature, in either direction
+WINDOW = "patches_of_window"  # rows and columns of a window that attention stays within
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -59,7 +60,9 @@ def export_image_text_to_text(
 
     Of a model that takes patches, such as Qwen2-VL, vision takes pixel_values [P, values] float32
     and patch_positions [P, 2] int64, row and column, of the P patches of one image, and text
-    position_ids [3, B, S]: time, row and column.
+    position_ids [3, B, S]: time, row and column. Where attention stays within windows, as in
+    Qwen2.5-VL, vision also takes patch_windows [W, L] int64, the patches of each window, and P
+    where it reaches beyond the image.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
@@ -94,6 +97,8 @@ def export_image_text_to_text(
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)
     if isinstance(parts[VISION_FILE], PatchVisionPart):
         models[VISION_FILE].metadata_props[MERGE] = str(parts[VISION_FILE].merge)
+        if parts[VISION_FILE].window is not None:
+            models[VISION_FILE].metadata_props[WINDOW] = str(parts[VISION_FILE].window)
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
         report = write_parts(

@@ -11,41 +11,64 @@ from typing import Any
 import torch
 from torch import nn
 
-from .proof import NotProven
+from ..generation.patch_positions import patch_positions, patch_windows
+from .patch_windows import OneLength, WindowAttention, Windows
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 
 
 class PatchVisionPart(nn.Module):
-    """The patches of one image to the features that take the place of its tokens."""
+    """The patches of one image to the features that take the place of its tokens.
 
-    input_names = ("pixel_values", "patch_positions")
+    Where layers attend within windows, ``window`` is the rows and columns of patches of one, and
+    the model's attention is replaced by one that can.
+    """
+
     output_names = ("image_features",)
 
     def __init__(self, model: Any) -> None:
         super().__init__()
-        if getattr(model.config.vision_config, "window_size", None) is not None:
-            raise NotProven("expected attention over all patches of an image, got windows")
         self.model = model
+        visual = model.base_model.visual
         self.merge = int(model.config.vision_config.spatial_merge_size)
-        self.grid = tuple(blocks * self.merge for blocks in _BLOCKS)
-        embed = model.base_model.visual.patch_embed
+        embed = visual.patch_embed
+        self.window: int | None = None
+        if (pixels := getattr(visual, "window_size", None)) is not None:
+            self.window = int(pixels) // self.merge // int(visual.patch_size) * self.merge
+            for block in visual.blocks:
+                block.attn = WindowAttention(block.attn)
+        # More than a window, and no whole number of them.
+        least = (self.window or 0) // self.merge
+        self.grid = tuple((least + blocks) * self.merge for blocks in _BLOCKS)
         kernel = [embed.temporal_patch_size, *_pair(embed.patch_size)]
         self.values = int(embed.in_channels * torch.tensor(kernel).prod())
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return features [F, H] in float32 of pixel_values [P, values] of P patches.
 
-        ``inputs``: also patch_positions [P, 2], the row and the column of each patch.
+        ``inputs``: also patch_positions [P, 2], the row and the column of each patch, and with
+        windows patch_windows [W, L], the patches of each, P where it reaches beyond the image.
         """
-        pixel_values, positions = inputs
+        pixel_values, positions, *windows = inputs
+        count = pixel_values.shape[0]
+        options = {}
+        if windows:  # patches stay in their order, in which nothing but attention depends on others
+            options["window_index"] = torch.arange(count // self.merge**2)
+            options["cu_window_seqlens"] = Windows(windows[0], count)
         visual = self.model.base_model.visual
         return visual(
-            pixel_values.to(visual.get_dtype()),
+            pixel_values.to(visual.dtype),
             grid_thw=None,  # from which positions and lengths would be computed
             position_ids=positions,
-            cu_seqlens=_OneImage(pixel_values.shape[0]),
+            cu_seqlens=OneLength(count),
+            **options,
         ).pooler_output.float()
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        """Names of the graph inputs, in order."""
+        names = ("pixel_values", "patch_positions")
+        return names if self.window is None else (*names, "patch_windows")
 
     def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return an image as the model takes it."""
@@ -56,36 +79,22 @@ class PatchVisionPart(nn.Module):
         rows, columns = self.grid
         generator = torch.Generator().manual_seed(3)
         pixels = torch.randn(rows * columns, self.values, generator=generator)
-        places = torch.cartesian_prod(torch.arange(rows), torch.arange(columns))
-        blocks = places.view(_BLOCKS[0], self.merge, _BLOCKS[1], self.merge, 2)
-        return pixels, blocks.transpose(1, 2).reshape(-1, 2)
+        places = patch_positions(rows, columns, self.merge)
+        given = [places] if self.window is None else [places, patch_windows(places, self.window)]
+        return pixels, *map(torch.from_numpy, given)
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of inputs and output, with names for dynamic sizes."""
         with torch.no_grad():
             features = self(*self.example())
-        return {
+        shapes: dict[str, tuple[str | int, ...]] = {
             "pixel_values": ("patches", self.values),
             "patch_positions": ("patches", 2),
             "image_features": ("features", features.shape[1]),
         }
-
-
-class _OneImage:
-    """In the place of cumulative lengths of images, of which there is one, of any length."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __getitem__(self, _: slice) -> _OneImage:
-        return self
-
-    def __sub__(self, _: _OneImage) -> _OneImage:
-        return self
-
-    def tolist(self) -> list[int]:
-        """Return the differences of what is cumulated."""
-        return [self._length]
+        if self.window is not None:
+            shapes["patch_windows"] = ("windows", self.window**2)
+        return shapes
 
 
 def takes_patches(model: Any) -> bool:

@@ -16,7 +16,7 @@ from ..sampling import Sampler
 from .exported import Exported
 from .growing_cache import GrowingCache
 from .loop import Generation, checked_count, chooser, run
-from .patch_positions import checked_grids, patch_positions, token_positions
+from .patch_positions import checked_grids, patch_positions, patch_windows, token_positions
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
 _KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
@@ -36,8 +36,10 @@ class ImageTextLM(Exported):
         count, size = self.vision.get_outputs()[0].shape
         self._no_features = np.empty((0, size), np.float32)
         # Of a model that takes patches: how many become one token, in either direction.
-        merge = self.vision.get_modelmeta().custom_metadata_map.get("spatial_merge_size")
+        patches = self.vision.get_modelmeta().custom_metadata_map
+        merge, window = (patches.get(name) for name in ("spatial_merge_size", "patches_of_window"))
         self.merge = None if merge is None else int(merge)
+        self.window = None if window is None else int(window)  # rows and columns of one
         self.tokens_per_image = count if self.merge is None else None  # each has its own
         metadata = self.embedding.get_modelmeta().custom_metadata_map
         self.image_token = int(metadata["image_token_id"])
@@ -129,10 +131,13 @@ class ImageTextLM(Exported):
         start = 0
         for (_, rows, columns), size in zip(grids.tolist(), sizes.tolist(), strict=True):
             image, start = patches[start : start + size], start + size
+            places = patch_positions(rows, columns, self.merge)
             given = {
                 "pixel_values": np.ascontiguousarray(image, np.float32),
-                "patch_positions": patch_positions(rows, columns, self.merge),
+                "patch_positions": places,
             }
+            if self.window is not None:
+                given["patch_windows"] = patch_windows(places, self.window)
             found.append(self.vision.run(None, given)[0])
         return np.concatenate(found)
 

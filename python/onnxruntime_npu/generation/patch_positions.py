@@ -38,6 +38,20 @@ def patch_positions(rows: int, columns: int, merge: int) -> np.ndarray:
     return np.ascontiguousarray(blocks.transpose(0, 2, 1, 3, 4).reshape(-1, 2), np.int64)
 
 
+def patch_windows(positions: np.ndarray, size: int) -> np.ndarray:
+    """Return the patches [windows, size * size] in each window of size times size patches.
+
+    positions: of patch_positions. Where a window reaches beyond the image, it has the number of
+    patches.
+    """
+    rows, columns = positions.T
+    across = columns.max() // size + 1
+    windows = np.full((across * (rows.max() // size + 1), size * size), len(positions), np.int64)
+    places = rows // size * across + columns // size, rows % size * size + columns % size
+    windows[places] = np.arange(len(positions))
+    return windows
+
+
 def token_positions(
     ids: np.ndarray, mask: np.ndarray, image_token: int, grids: np.ndarray, merge: int
 ) -> tuple[np.ndarray, np.ndarray]:
