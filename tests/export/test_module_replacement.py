@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from onnxruntime_npu.exporter.module_replacement import replace_modules
+from onnxruntime_npu.exporter.module_replacement import convert_weights, replace_modules
 from onnxruntime_npu.exporter.proof import Findings, NotProven
 from onnxruntime_npu.exporter.roles.activation import ActivationRole, is_activation
 from onnxruntime_npu.opdef import torch_library
 from torch import nn
 from transformers.activations import ACT2FN
+
+from .conftest import tiny_model
+from .test_seq2seq import tiny_model as seq2seq_model
 
 
 @pytest.mark.parametrize(
@@ -91,3 +94,18 @@ def test_parts_of_a_replaced_module_are_not_recorded():
     x = torch.randn(3, 4)
     assert replace_modules(model, role_of, lambda m: (m(x),), findings) == []
     assert findings.expected_nodes == {"npu_fast_gelu": 1}
+
+
+# Sinusoidal positions, which are added to embeddings; rotary frequencies.
+@pytest.mark.parametrize("kind", ["xglm", "m2m_100", "llama"])
+def test_buffers_get_the_dtype_that_transformers_gives_them(kind):
+    model = seq2seq_model(kind) if kind == "m2m_100" else tiny_model(kind)
+    made = type(model)._from_config(model.config, dtype=torch.bfloat16)
+    expected = {name: buffer.dtype for name, buffer in made.named_buffers()}
+    assert (torch.bfloat16 in expected.values()) == (kind != "llama")
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    convert_weights(model, torch.bfloat16)
+    after = dict(model.named_buffers())
+    assert {name: buffer.dtype for name, buffer in after.items()} == expected
+    for name, buffer in before.items():
+        assert torch.equal(after[name], buffer.to(expected[name]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -92,7 +93,11 @@ def _is_float(value: Any) -> bool:
 
 
 def convert_weights(model: Any, dtype: torch.dtype) -> None:
-    """Convert the weights but those that the model keeps in float32; buffers stay, too."""
+    """Convert the weights but those that the model keeps in float32.
+
+    Buffers stay, such as rotary frequencies, but for tables that transformers makes in the dtype of
+    the model, such as sinusoidal positions, which are added to embeddings.
+    """
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
@@ -102,3 +107,12 @@ def convert_weights(model: Any, dtype: torch.dtype) -> None:
         return parameter.detach() if kept else parameter.detach().to(dtype)
 
     replace_parameters(model, converted)
+    tables = {name: b for name, b in model.named_buffers() if _is_float(b) and b.dim() > 1}
+    if not tables or not hasattr(model, "_from_config"):
+        return
+    with torch.device("meta"):
+        made = type(model)._from_config(copy.deepcopy(model.config), dtype=dtype)
+    for name, buffer in made.named_buffers():
+        if name in tables:
+            owner, _, attribute = name.rpartition(".")
+            setattr(model.get_submodule(owner), attribute, tables[name].to(buffer.dtype))
