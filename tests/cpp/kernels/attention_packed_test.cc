@@ -230,6 +230,40 @@ TEST_CASE("attention: paged decode") {
   }
 }
 
+// Threads take all heads of a sequence at a time, and prefetch the next sequence as far as its length.
+TEST_CASE("attention: decode of more sequences than threads") {
+  constexpr int64_t kBatch = 33, kKeys = 96, kPageRows = 16, kWidth = kKeys / kPageRows;
+  std::vector<int64_t> lengths;
+  for (int64_t b = 0; b < kBatch; ++b) lengths.push_back(b * 29 % (kKeys + 1));
+  for (DType dtype : kDTypes) {
+    for (int64_t size : {64, 40}) {
+      const Case c{.dtype = dtype,
+                   .layout = "BSH",
+                   .batch = kBatch,
+                   .heads = 6,
+                   .kv_heads = 2,
+                   .size = size,
+                   .value_size = size,
+                   .rows = 1,
+                   .keys = kKeys,
+                   .kv_lengths = lengths};
+      Check(c);
+      const Inputs in = MakeInputs(c);
+      std::vector<HostTensor> inputs = in.list();
+      inputs.resize(27);
+      inputs[kBlockTable] = ScrambledTable(kWidth, lengths, kPageRows);
+      for (size_t i : {1, 2}) {
+        const HostTensor rows = Part(inputs[i], 0, Shape{kBatch, kKeys, 2, size});
+        inputs[i] = ToPages(rows, lengths, inputs[kBlockTable], kBatch * kWidth + 1, kPageRows, true);
+      }
+      RunOptions options = OptionsOf(c);
+      options.attributes["block_size"] = kPageRows;
+      const std::vector<HostTensor> got = RunOp(kType, inputs, options);
+      CheckSame(got[0], 0, RunOp(kType, in.list(), OptionsOf(c))[0]);
+    }
+  }
+}
+
 TEST_CASE("attention: a page outside the cache fails that launch only") {
   for (int64_t rows : {1, 20}) {
     for (int32_t entry : {-1, 3, INT32_MAX, INT32_MIN}) {

@@ -16,6 +16,7 @@ namespace {
 constexpr int64_t kRowStep = 2 * kLanes;
 constexpr int64_t kItemsPerThread = 4;  // balances items of uneven cost
 constexpr int64_t kMinKeysPerPart = 256;
+constexpr int64_t kMostSequenceBytes = 256 * 1024;  // the one that is read and the next one stay in the L2 cache
 
 Engine ChooseEngine(const Problem& p) {
   const DType dtype = p.query_dtype;
@@ -74,6 +75,7 @@ void Attention::Plan() {
     }
   }
   const int64_t partial_rows = SplitKeys();
+  by_sequence_ = panel_rows == 0 && partial_rows == 0 && SequencesFitTheCache();
 
   narrow_ = engine.narrow;
   panel_ = engine.panel;
@@ -130,25 +132,28 @@ int64_t Attention::SplitKeys() {
   return partial_rows;
 }
 
+// Whether there are enough sequences for the threads, each with few enough keys and values.
+bool Attention::SequencesFitTheCache() const {
+  const Problem& p = problem_;
+  if (!HeadsLieTogether(p) || std::ssize(p.sequences) < threads_ * kItemsPerThread) return false;
+  const int64_t row_bytes = p.key_heads * (p.head_size + p.value_size) * BitsOf(p.key.dtype) / 8;
+  return std::all_of(items_.begin(), items_.end(), [&](const Item& item) {
+    return (item.key_end - item.key_begin) * row_bytes <= kMostSequenceBytes;
+  });
+}
+
 void Attention::Run(void* workspace) const {
   if (items_.empty()) return;
   auto* partials = static_cast<float*>(workspace);
   char* scratch = static_cast<char*>(workspace) + partials_bytes_;
   std::atomic<size_t> next{0};
-  // One call per thread, each with its own scratch, takes items until none is left. An item of few rows takes little
-  // more than the latency of memory, so the next one is taken before it runs, and its keys are on their way meanwhile.
+  // One call per thread, each with its own scratch, takes items until none is left.
   ParallelFor(threads_, 1, [&](int64_t thread, int64_t) {
     void* own = scratch + static_cast<size_t>(thread) * scratch_bytes_;
-    for (size_t i = next++, after; i < items_.size(); i = after) {
-      const Item& item = items_[i];
-      if (item.rows > kNarrowRows) {
-        panel_(problem_, item, partials, own);
-        after = next++;
-        continue;
-      }
-      after = next++;
-      if (after < items_.size()) PrefetchFirstRows(problem_, items_[after]);
-      narrow_(problem_, item, partials, own);
+    if (by_sequence_) {
+      RunSequences(next, partials, own);
+    } else {
+      RunItems(next, partials, own);
     }
   });
   if (partials_bytes_ == 0) return;
@@ -157,6 +162,35 @@ void Attention::Run(void* workspace) const {
       if (items_[static_cast<size_t>(i)].parts > 1) Merge(items_[static_cast<size_t>(i)], partials);
     }
   });
+}
+
+// An item of few rows takes little more than the latency of memory, so the next one is taken before it runs, and its
+// keys are on their way meanwhile.
+void Attention::RunItems(std::atomic<size_t>& next, float* partials, void* scratch) const {
+  for (size_t i = next++, after; i < items_.size(); i = after) {
+    const Item& item = items_[i];
+    if (item.rows > kNarrowRows) {
+      panel_(problem_, item, partials, scratch);
+      after = next++;
+      continue;
+    }
+    after = next++;
+    if (after < items_.size()) PrefetchFirstRows(problem_, items_[after]);
+    narrow_(problem_, item, nullptr, partials, scratch);
+  }
+}
+
+// The heads of a sequence, whose items follow each other, find its rows in the cache and prefetch the next one's.
+void Attention::RunSequences(std::atomic<size_t>& next, float* partials, void* scratch) const {
+  const auto heads = static_cast<size_t>(problem_.key_heads);
+  size_t i = next.fetch_add(heads);
+  if (i < items_.size()) LinesAhead(problem_, items_[i]).PrefetchRest();
+  for (size_t after; i < items_.size(); i = after) {
+    after = next.fetch_add(heads);
+    LinesAhead ahead = after < items_.size() ? LinesAhead(problem_, items_[after]) : LinesAhead();
+    for (size_t head = 0; head < heads; ++head) narrow_(problem_, items_[i + head], &ahead, partials, scratch);
+    ahead.PrefetchRest();
+  }
 }
 
 // Merges the parts of a split item, whose partial rows are consecutive.

@@ -6,6 +6,7 @@
 // row that sees no key (all masked, or beyond its sequence's length) has output 0 and log-sum-exp -inf.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -135,8 +136,14 @@ struct Item {
   int64_t partial = -1;  // index of the first row of partial results; -1: the item finishes its rows
 };
 
+class LinesAhead;
+
 class Attention {
  public:
+  // Compute an item. `ahead`, if there is one, is prefetched instead of the item's own later rows, which are cached.
+  using NarrowFunction = void (*)(const Problem&, const Item&, LinesAhead* ahead, float* partials, void* scratch);
+  using PanelFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
+
   // Plans the work for NumThreads(). The caller has checked shapes and lengths.
   explicit Attention(Problem problem);
 
@@ -147,16 +154,19 @@ class Attention {
   void Run(void* workspace) const;
 
  private:
-  using ItemFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
-
   void Plan();
   int64_t SplitKeys();
+  bool SequencesFitTheCache() const;
+  void RunItems(std::atomic<size_t>& next, float* partials, void* scratch) const;
+  void RunSequences(std::atomic<size_t>& next, float* partials, void* scratch) const;
   void Merge(const Item& first, float* partials) const;
 
   Problem problem_;
   std::vector<Item> items_;
-  ItemFunction narrow_ = nullptr, panel_ = nullptr;
+  NarrowFunction narrow_ = nullptr;
+  PanelFunction panel_ = nullptr;
   int64_t threads_ = 1;
+  bool by_sequence_ = false;  // a thread takes all heads of a sequence at a time
   size_t scratch_bytes_ = 0, partials_bytes_ = 0, workspace_bytes_ = 0;  // scratch: per thread
 };
 

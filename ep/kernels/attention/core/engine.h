@@ -6,8 +6,10 @@
 namespace npu::attention {
 
 struct Engine {
-  using ItemFunction = void (*)(const Problem&, const Item&, float* partials, void* scratch);
-  ItemFunction narrow = nullptr, panel = nullptr;
+  using NarrowFunction = Attention::NarrowFunction;
+  using PanelFunction = Attention::PanelFunction;
+  NarrowFunction narrow = nullptr;
+  PanelFunction panel = nullptr;
   size_t (*narrow_scratch_bytes)(const Problem&) = nullptr;
   size_t (*panel_scratch_bytes)(const Problem&, int64_t rows) = nullptr;
   // Of an item at most. Its queries and sums stay in the L2 cache together with a block of keys and values; beyond so

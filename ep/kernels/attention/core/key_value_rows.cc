@@ -131,4 +131,31 @@ void PrefetchFirstRows(const Problem& p, const Item& item) {
   ask(Values(p, s), p.value_size);
 }
 
+bool HeadsLieTogether(const Problem& p) {
+  const auto together = [&](const CacheRows& rows, int64_t columns) {
+    return rows.head_stride == columns && rows.row_stride == p.key_heads * columns && rows.chunk == 0 &&
+           rows.dtype == p.query_dtype;
+  };
+  return p.mask == nullptr && p.rope_size == 0 && p.prefix_rows == 0 && together(p.key, p.head_size) &&
+         together(p.value, p.value_size);
+}
+
+bool LinesAhead::NextStretch() {
+  if (problem_ == nullptr) return false;
+  if (row_ >= end_) {
+    if (values_ || begin_ >= end_) {
+      problem_ = nullptr;
+      return false;
+    }
+    values_ = true;
+    row_ = begin_;
+  }
+  const KeyOperand operand = values_ ? Values(*problem_, *sequence_) : Keys(*problem_, *sequence_);
+  const Stretch at = StretchFrom(*problem_, *sequence_, operand, 0, row_, end_);
+  at_ = at.data;
+  stop_ = at_ + at.count * at.row_stride * BitsOf(operand.rows.dtype) / 8;
+  row_ += at.count;
+  return true;
+}
+
 }  // namespace npu::attention

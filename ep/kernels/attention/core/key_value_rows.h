@@ -116,6 +116,44 @@ void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, in
 // have pages for keys that no row sees.
 void PrefetchFirstRows(const Problem& p, const Item& item);
 
+// Whether rows of keys and values have all heads side by side and are read as they lie, so that LinesAhead may take them.
+bool HeadsLieTogether(const Problem& p);
+
+// Prefetches the keys and values of a sequence into the L2 cache, line after line as they lie in memory, all heads at
+// once: where each head's rows are asked for alone, a core waits for most of them.
+class LinesAhead {
+ public:
+  LinesAhead() = default;  // there is nothing to prefetch
+  // Of the sequence of an item, whose keys all heads read.
+  LinesAhead(const Problem& p, const Item& item)
+      : problem_(&p),
+        sequence_(&p.sequences[static_cast<size_t>(item.sequence)]),
+        begin_(item.key_begin),
+        row_(item.key_begin),
+        end_(item.key_end) {}
+
+  void Prefetch(int64_t lines) {
+    constexpr int kForReading = 0, kSecondLevel = 2;
+    for (; lines > 0; --lines) {
+      if (at_ >= stop_ && !NextStretch()) return;
+      __builtin_prefetch(at_, kForReading, kSecondLevel);
+      at_ += 64;
+    }
+  }
+  void PrefetchRest() {
+    while (problem_ != nullptr) Prefetch(64);
+  }
+
+ private:
+  bool NextStretch();
+
+  const Problem* problem_ = nullptr;  // null: all lines have been prefetched
+  const Sequence* sequence_ = nullptr;
+  int64_t begin_ = 0, row_ = 0, end_ = 0;
+  bool values_ = false;
+  const char *at_ = nullptr, *stop_ = nullptr;
+};
+
 template <class U>
 void ClearTails(U* rows, int64_t count, int64_t columns, int64_t stride) {
   if (columns == stride) return;

@@ -55,7 +55,16 @@ class RowsAhead {
       : data_(reinterpret_cast<const char*>(rows)),
         stride_(row_stride * static_cast<int64_t>(sizeof(T))),
         bytes_(rows == nullptr ? 0 : columns * static_cast<int64_t>(sizeof(T))) {}
+  // Instead, as many lines as a row of `columns` elements has.
+  template <class T>
+  static RowsAhead Of(LinesAhead* lines, int64_t columns) {
+    RowsAhead rows;
+    rows.lines_ = lines;
+    rows.bytes_ = columns * static_cast<int64_t>(sizeof(T));
+    return rows;
+  }
   NPU_SIMD_INLINE void PrefetchRow() {
+    if (lines_ != nullptr) return lines_->Prefetch(bytes_ / 64);
     constexpr int kForReading = 0, kSecondLevel = 2;
     for (int64_t b = 0; b < bytes_; b += 64) __builtin_prefetch(data_ + b, kForReading, kSecondLevel);
     data_ += stride_;
@@ -64,6 +73,7 @@ class RowsAhead {
  private:
   const char* data_ = nullptr;
   int64_t stride_ = 0, bytes_ = 0;
+  LinesAhead* lines_ = nullptr;
 };
 
 template <class Math>
@@ -73,11 +83,11 @@ class NarrowItem {
   static constexpr int64_t kScoreStride = NarrowBuffers<Math>::kScoreStride;
 
  public:
-  NarrowItem(const Problem& p, const Item& item, void* scratch)
-      : p_(p), item_(item), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, scratch) {}
+  NarrowItem(const Problem& p, const Item& item, LinesAhead* ahead, void* scratch)
+      : p_(p), item_(item), ahead_(ahead), s_(p.sequences[static_cast<size_t>(item.sequence)]), b_(p, scratch) {}
 
   void Run(float* partials) {
-    PrefetchFirstKeys();
+    if (ahead_ == nullptr) PrefetchFirstKeys();
     Begin();
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += kKeyBlock) {
       Step(begin, std::min(kKeyBlock, item_.key_end - begin));
@@ -171,11 +181,13 @@ class NarrowItem {
 
   RowsAhead Ahead(const Stretch& at, int64_t columns) const { return {at.row<T>(0), at.row_stride, columns}; }
   RowsAhead ValuesAhead(int64_t begin, int64_t count) const {
+    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.value_stride);
     if (!values_in_place_) return {};
     return Ahead(StretchFrom(p_, s_, Values(p_, s_), item_.key_head, begin, begin + count), b_.value_stride);
   }
   // The rows after those of the item may have no page, nor may keys under a mask.
   RowsAhead KeysAhead(int64_t begin, int64_t count) const {
+    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.key_stride);
     if (!keys_in_place_ || begin >= item_.key_end || (p_.mask != nullptr && p_.pages.table != nullptr)) return {};
     const int64_t end = std::min(begin + count, item_.key_end);
     return Ahead(StretchFrom(p_, s_, Keys(p_, s_), item_.key_head, begin, end), b_.key_stride);
@@ -294,6 +306,7 @@ class NarrowItem {
 
   const Problem& p_;
   const Item& item_;
+  LinesAhead* ahead_;  // of another sequence; null: the item prefetches its own rows
   const Sequence& s_;
   NarrowBuffers<Math> b_;
   const float score_scale_ = ScoreScale(p_) * kLog2E, weight_scale_ = WeightScale(p_);
@@ -305,8 +318,8 @@ class NarrowItem {
 };
 
 template <class Math>
-void RunNarrowItem(const Problem& p, const Item& item, float* partials, void* scratch) {
-  NarrowItem<Math>(p, item, scratch).Run(partials);
+void RunNarrowItem(const Problem& p, const Item& item, LinesAhead* ahead, float* partials, void* scratch) {
+  NarrowItem<Math>(p, item, ahead, scratch).Run(partials);
 }
 
 template <class Math>
