@@ -97,7 +97,8 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "names it. highest: in float32. "
        "medium: both operands are rounded to bfloat16 first, each by at most 2^-8 of its value, and products are "
        "summed in float32; weights take half the memory. Of a sum of products, the error is at most 2^-7 times the sum "
-       "of their magnitudes.",
+       "of their magnitudes. Values between the operators of a chain of convolutions are rounded as they are stored, "
+       "too, those that depthwise convolutions, pools and residuals read included; what leaves the chain is float32.",
        [](const std::string& value, Options& options) {
          options.float32_products = value == "medium" ? DType::kBFloat16 : DType::kFloat32;
          return value == "highest" || value == "medium";

@@ -60,6 +60,7 @@ CONVOLUTIONS = {
     "pointwise": (24, 40, 1, (1, 1), (9, 7), {}),
     "pointwise, pixels a page apart": (1024, 33, 1, (1, 1), (5, 4), {}),
     "pointwise, strided": (12, 70, 1, (1, 1), (9, 8), {"strides": [2, 2]}),
+    "one channel": (1, 20, 1, (3, 3), (6, 18), {"pads": [1, 1, 1, 1]}),
     "few channels": (3, 2, 1, (3, 3), (6, 6), {"pads": [1, 1, 1, 1]}),
     "taps": (20, 48, 1, (3, 3), (14, 15), {"pads": [1, 1, 1, 1]}),
     "taps without padding": (20, 17, 1, (3, 2), (14, 15), {}),
@@ -138,6 +139,108 @@ def test_products_of_bfloat16(kind):
     assert (error <= 2.0**-7 * magnitudes).all()
     if _C.cpu_features()["avx512_bf16"]:
         assert error.max() > 1e-3  # it has multiplied bfloat16
+
+
+def rounded(x: np.ndarray) -> np.ndarray:
+    """To bfloat16, ties to even."""
+    bits = x.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+# Between two identities of so many channels, which pass on what is rounded: the nodes from a to m, and a weight.
+STORED = {
+    "depthwise": (72, [node("Conv", "a w", "m", group=72, pads=[1] * 4)], (72, 1, 3, 3)),
+    "depthwise, strided": (
+        40, [node("Conv", "a w", "m", group=40, pads=[2] * 4, strides=[2, 2])], (40, 1, 5, 5),
+    ),
+    "depthwise, few channels": (5, [node("Conv", "a w", "m", group=5)], (5, 1, 3, 3)),
+    "depthwise, many channels": (
+        201, [node("Conv", "a w", "m", group=201, pads=[1] * 4)], (201, 1, 3, 3),
+    ),
+    "MaxPool": (37, [node("MaxPool", "a", "m", kernel_shape=[3, 3], strides=[2, 2])], ()),
+    "Mul": (300, [node("Mul", "w a", "m")], (1, 300, 1, 1)),
+    "residual": (
+        24,
+        [node("Conv", "a w", "c"), node("Add", "c a", "s"), node("Relu", "s", "m")],
+        (24, 24, 1, 1),
+    ),
+    "residual, odd": (
+        13,
+        [node("Conv", "a w", "c", pads=[1] * 4), node("Add", "a c", "m")],
+        (13, 13, 3, 3),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.skipif(not _C.cpu_features()["avx512_bf16"], reason="values are stored as float32")
+@pytest.mark.parametrize("kind", STORED)
+def test_values_stored_as_bfloat16(kind):
+    """Each is rounded once, to 2^-8 of it."""
+    channels, middle, shape = STORED[kind]
+    constants = {"w": rounded(weight(*shape))} if shape else {}
+    x = array(2, channels, 11, 15)
+    identity = np.eye(channels, dtype=np.float32)[..., None, None]
+
+    def of(x: np.ndarray, ends: list[onnx.NodeProto], constants, dtype) -> onnx.ModelProto:
+        nodes = [*ends[:1], *middle, *ends[1:]]
+        return onnx.load_from_string(
+            model_of(nodes, {"x": x}, {n: v.astype(dtype) for n, v in constants.items()}, opset=22)
+        )
+
+    ends = [node("Conv", "x identity", "a"), node("Conv", "m identity", "y")]
+    model = of(x, ends, constants | {"identity": identity}, np.float32).SerializeToString()
+    session = npu_session(model, without_optimizations(), float32_matmul_precision="medium")
+    assert {"a", "m", "y"} <= chained(session)
+    y = session.run(None, {"x": x})[0]
+    ends = [node("Identity", "x", "a"), node("Identity", "m", "y")]
+    plain = of(x.astype(float), ends, constants, float)
+    plain.graph.output[0].type.tensor_type.elem_type = TensorProto.DOUBLE
+    exact = ReferenceEvaluator(plain).run(None, {"x": rounded(x).astype(float)})[0]
+    # Sums of up to 117 products in float32, of a few units.
+    np.testing.assert_allclose(y, exact, rtol=2.0**-8, atol=1e-5)
+    np.testing.assert_array_equal(y, rounded(y))
+    assert kind == "MaxPool" or abs(y - exact).max() > 1e-4
+
+
+@pytest.mark.skipif(not _C.cpu_features()["avx512_bf16"], reason="values are stored as float32")
+def test_the_ends_of_a_chain_are_not_rounded():
+    nodes = [
+        node("Conv", "x first", "a"), node("GlobalAveragePool", "a", "p"),
+        node("Conv", "a last", "y"), node("Mul", "a f", "z"),
+    ]  # fmt: skip
+    x = array(2, 20, 9, 7) + 1
+    constants = {"first": np.eye(20, dtype=np.float32)[..., None, None],
+                 "last": weight(33, 20, 1, 1), "f": array(1, 20, 1, 1)}  # fmt: skip
+    model = model_of(nodes, {"x": x}, constants, ["p", "y", "z"], opset=22)
+    session = npu_session(model, without_optimizations(), float32_matmul_precision="medium")
+    assert chained(session) == set("apyz")
+    a = rounded(x).astype(float)
+    y = np.einsum("oc,nchw->nohw", rounded(constants["last"])[..., 0, 0].astype(float), a)
+    expected = [a.mean((2, 3), keepdims=True), y, a * constants["f"]]
+    for got, exact in zip(session.run(None, {"x": x}), expected, strict=True):
+        # Sums of up to 63 terms of a few units in float32.
+        np.testing.assert_allclose(got, exact, rtol=1e-6, atol=1e-5)
+        assert (got != rounded(got)).any()
+
+
+@pytest.mark.parametrize("precision", ["highest", "medium"])
+def test_a_value_of_one_position_that_a_factor_scales(precision):
+    """Which input is the factor follows from the order, where shapes do not tell."""
+    nodes = [
+        node("Conv", "x first", "a"), node("Mul", "f a", "m"), node("Conv", "m last", "y"),
+    ]  # fmt: skip
+    constants = {"first": weight(18, 6, 1, 1), "last": weight(3, 18, 1, 1),
+                 "f": array(1, 18, 1, 1)}  # fmt: skip
+    x = array(2, 6, 1, 1)
+    model = model_of(nodes, {"x": x}, constants, dynamic=True, opset=22)
+    session = npu_session(model, without_optimizations(), float32_matmul_precision=precision)
+    assert chained(session) == set("amy")
+    cpu = ort.InferenceSession(model, without_optimizations(), providers=[CPU])
+    # Of a few units; in bfloat16 three values on the way are rounded to 2^-8 each.
+    atol = 2e-5 if precision == "highest" else 2e-2
+    np.testing.assert_allclose(
+        session.run(None, {"x": x})[0], cpu.run(None, {"x": x})[0], rtol=0, atol=atol
+    )
 
 
 @pytest.mark.parametrize("channels", [3, 24])

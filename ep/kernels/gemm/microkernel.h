@@ -100,7 +100,8 @@ struct MicroKernel {
   int depth_multiple;  // of slivers that are not packed
   int rows_per_panel;  // with this many rows or more, computing hides the cost of loading a panel from memory
   TileFunction functions[kMaxSliverRows + 1] = {};  // indexed by stored rows; of vectors
-  // Of floats: the same for the first half of the columns, without writing the others.
+  // The same for the first half of the columns, without writing the others; of floats and pairs, null on ARM64 for the
+  // latter.
   TileFunction half_functions[kMaxSliverRows + 1] = {};
 
   // Of tile registers alone.

@@ -34,7 +34,8 @@ struct DotQuads {
   static NPU_DOT_INLINE __m512i Combined(__m512i x, __m512i y) { return _mm512_add_epi32(x, y); }
 };
 
-template <class Dot, int kRows>
+// kVectors: of each row of the panel, from its first on.
+template <class Dot, int kRows, int kVectors>
 NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
                             bool accumulate) {
   constexpr int kChunk = 16;                                    // steps along a row in one chunk
@@ -43,13 +44,15 @@ NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch 
   const char* b = static_cast<const char*>(b_panel);
   int64_t left = (depth + Dot::kDepth - 1) / Dot::kDepth;
 
-  __m512i sum[kChains][kRows][2];
+  __m512i sum[kChains][kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
-    sum[0][r][0] = accumulate ? _mm512_load_si512(tile + r * kPanelColumns) : _mm512_setzero_si512();
-    sum[0][r][1] = accumulate ? _mm512_load_si512(tile + r * kPanelColumns + kLanes) : _mm512_setzero_si512();
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
+      sum[0][r][v] = accumulate ? _mm512_load_si512(tile + r * kPanelColumns + v * kLanes) : _mm512_setzero_si512();
 #pragma GCC unroll 4
-    for (int chain = 1; chain < kChains; ++chain) sum[chain][r][0] = sum[chain][r][1] = _mm512_setzero_si512();
+      for (int chain = 1; chain < kChains; ++chain) sum[chain][r][v] = _mm512_setzero_si512();
+    }
   }
   while (left > 0) {
     const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
@@ -59,13 +62,14 @@ NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch 
       for (int chain = 0; chain < kChains; ++chain) {
         if (chain != 0 && s + chain >= steps) break;
         prefetch.Row<2 * 64>();
-        const __m512i low = _mm512_load_si512(b);
-        const __m512i high = _mm512_load_si512(b + 64);
+        __m512i of_panel[kVectors];
+#pragma GCC unroll 2
+        for (int v = 0; v < kVectors; ++v) of_panel[v] = _mm512_load_si512(b + v * 64);
 #pragma GCC unroll 16
         for (int r = 0; r < kRows; ++r) {
           const __m512i of_row = _mm512_set1_epi32(a.template Read<int>(r, (s + chain) * 4));
-          sum[chain][r][0] = Dot::Add(sum[chain][r][0], low, of_row);
-          sum[chain][r][1] = Dot::Add(sum[chain][r][1], high, of_row);
+#pragma GCC unroll 2
+          for (int v = 0; v < kVectors; ++v) sum[chain][r][v] = Dot::Add(sum[chain][r][v], of_panel[v], of_row);
         }
         b += 2 * 64;
       }
@@ -75,13 +79,12 @@ NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch 
   }
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 4
-    for (int chain = 1; chain < kChains; ++chain) {
-      sum[0][r][0] = Dot::Combined(sum[0][r][0], sum[chain][r][0]);
-      sum[0][r][1] = Dot::Combined(sum[0][r][1], sum[chain][r][1]);
+      for (int chain = 1; chain < kChains; ++chain) sum[0][r][v] = Dot::Combined(sum[0][r][v], sum[chain][r][v]);
+      _mm512_store_si512(tile + r * kPanelColumns + v * kLanes, sum[0][r][v]);
     }
-    _mm512_store_si512(tile + r * kPanelColumns, sum[0][r][0]);
-    _mm512_store_si512(tile + r * kPanelColumns + kLanes, sum[0][r][1]);
   }
 }
 
@@ -98,7 +101,8 @@ MicroKernel MakeDotKernel(SliverFormat format, std::integer_sequence<int, kRows.
           .row_multiple = 1,
           .depth_multiple = Dot::kDepth,
           .rows_per_panel = 96,
-          .functions = {nullptr, &DotTile<Dot, kRows + 1>...}};
+          .functions = {nullptr, &DotTile<Dot, kRows + 1, 2>...},
+          .half_functions = {nullptr, &DotTile<Dot, kRows + 1, 1>...}};
 }
 using SliverRows = std::make_integer_sequence<int, kSliverRows>;
 

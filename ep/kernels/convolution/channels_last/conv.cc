@@ -1,9 +1,10 @@
 // Conv and FusedConv of two dimensions with channels last, in float32: dense with a constant weight, or depthwise. What
 // the provider makes of convolutions whose neighbours are channels last, too (docs/decisions/0034). Most of 3 × 3 taps
-// are computed by Winograd's filtering. With float32_matmul_precision=medium the products of dense ones are of
-// bfloat16, where the machine multiplies it.
+// are computed by Winograd's filtering. With float32_matmul_precision=medium values are stored as bfloat16 and dense
+// ones multiply them so, where the machine does.
 #include <algorithm>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -33,9 +34,9 @@ class ChannelsLastConv final : public Kernel {
       : attributes_(info.attributes),
         groups_(convolution::ReadGroups(kOp, info.attributes)),
         activation_(kOp, info.attributes),
-        layout_(info.attributes),
-        rounds_(info.float32_products == DType::kBFloat16 && Dense<BFloat16>::Kernel() != nullptr),
-        packed_(rounds_ ? DType::kBFloat16 : DType::kFloat32) {}
+        layout_(info),
+        single_steps_(AreOnes("strides") && AreOnes("dilations")),
+        packed_(layout_.rounds ? DType::kBFloat16 : DType::kFloat32) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != 1) return false;
@@ -44,7 +45,7 @@ class ChannelsLastConv final : public Kernel {
     if (groups_ != 1) {
       taps_first_.Allocate(constant.elements(), stream);
       stream.Launch(kOp, [=, this] {
-        channels_last::TransposeEach(constant.as<const float>(), 1, out, taps, taps_first_.data());
+        channels_last::TransposeEach(constant.as<const float>(), 1, out, taps, taps_first_.data(), out);
       });
       stream.Synchronize();
       return true;
@@ -64,7 +65,7 @@ class ChannelsLastConv final : public Kernel {
     const auto matrix = [&] {
       rows.resize(static_cast<size_t>(out * depth));
       if (stored == channels) {
-        channels_last::TransposeEach(constant.as<const float>(), out, channels, taps, rows.data());
+        channels_last::TransposeEach(constant.as<const float>(), out, channels, taps, rows.data(), channels);
       } else {
         for (int64_t i = 0; i < constant.elements(); ++i)
           rows[static_cast<size_t>((i / (channels * taps) * taps + i % taps) * stored + i / taps % channels)] =
@@ -94,54 +95,70 @@ class ChannelsLastConv final : public Kernel {
               "] expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
     const TensorView y = ctx.Output(0, x.dtype, shape);
     if (y.elements() == 0) return;
-    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
-    const float* pixels = channels_last::ReadChannelsLast(ctx, kOp, x, layout_.Of(0));
-    const Finish finish{activation_, channels_last::ReadChannelsLast(ctx, kOp, residual, layout_.Of(3)), results, out};
-    if (UsesWinograd()) {
-      const gemm::PackedMatrix points = packed_.matrix({nullptr, channels, Winograd::StoredColumns(out)});
-      Launch(ctx, Winograd(axes, x.shape[0], channels, pixels, points, bias.as<const float>(), finish));
-    } else if (groups_ == 1) {
-      const int64_t depth = weight_shape_[2] * weight_shape_[3] * StoredChannels();
-      const gemm::PackedMatrix matrix = packed_.matrix({nullptr, depth, out});
-      const auto launch = [&](auto type) {
-        Launch(ctx, Dense<decltype(type)>(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
-      };
-      if (UsesTiles()) {
-        Launch(ctx, Tiles(axes, x.shape[0], channels, pixels, matrix, bias.as<const float>(), finish));
-      } else {
-        rounds_ ? launch(BFloat16{}) : launch(float{});
-      }
-    } else {
-      Launch(ctx, Depthwise(axes, x.shape[0], pixels, taps_first_.data(), bias.as<const float>(), finish));
-    }
-    channels_last::LaunchOrder(ctx, kOp, results, y);
+    layout_.WithStored([&](auto type) { Run<decltype(type)>(ctx, axes, x, bias, residual, y); });
   }
 
  private:
+  // T: the type of values that are channels last.
+  template <class T>
+  void Run(OpContext& ctx, const std::vector<pooling::Axis>& axes, const TensorView& x, const TensorView& bias,
+           const TensorView& residual, const TensorView& y) const {
+    const int64_t images = x.shape[0], out = weight_shape_[0];
+    // A copy is made as it is read. What the next operator does not read as T is not rounded.
+    const int64_t channels = layout_.Of(0) ? x.shape[1] : ChannelsOfCopies(x.shape[1]);
+    const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0), channels);
+    Finish<T> finish{activation_, channels_last::ReadChannelsLast<T>(ctx, kOp, residual, layout_.Of(3)), nullptr,
+                     nullptr, out};
+    if (layout_.output) {
+      finish.y = y.as<T>();
+    } else {
+      finish.floats = static_cast<float*>(ctx.Workspace(y.bytes()));
+      if constexpr (std::is_same_v<T, float>) finish.y = finish.floats;
+    }
+    const float* biases = bias.as<const float>();
+    if (groups_ != 1) {
+      Launch(ctx, Depthwise<T>(axes, images, pixels, taps_first_.data(), biases, finish));
+    } else if (UsesWinograd()) {
+      if constexpr (std::is_same_v<T, float>) {
+        const gemm::PackedMatrix points = packed_.matrix({nullptr, channels, Winograd::StoredColumns(out)});
+        Launch(ctx, Winograd(axes, images, channels, pixels, points, biases, finish));
+      }
+    } else {
+      const gemm::PackedMatrix matrix =
+          packed_.matrix({nullptr, weight_shape_[2] * weight_shape_[3] * StoredChannels(), out});
+      if constexpr (std::is_same_v<T, BFloat16>)
+        if (UsesTiles()) Launch(ctx, Tiles(axes, images, channels, pixels, matrix, biases, finish));
+      if (!UsesTiles()) Launch(ctx, Dense<T>(axes, images, channels, pixels, matrix, biases, finish));
+    }
+    if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
+  }
+
   template <class Task>
   static void Launch(OpContext& ctx, Task task) {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
-  bool UsesWinograd() const {
-    const auto ones = [this](const char* name) {
-      const std::vector<int64_t> values = attributes_.Ints(name);
-      return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
-    };
-    return groups_ == 1 && !rounds_ && Winograd::Suits(weight_shape_) && ones("strides") && ones("dilations");
+  bool AreOnes(const char* attribute) const {
+    const std::vector<int64_t> values = attributes_.Ints(attribute);
+    return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
   }
-  bool UsesTiles() const { return rounds_ && Tiles::Kernel() != nullptr; }
+  bool UsesWinograd() const {
+    return groups_ == 1 && !layout_.rounds && single_steps_ && Winograd::Suits(weight_shape_);
+  }
+  bool UsesTiles() const { return layout_.rounds && Tiles::Kernel() != nullptr; }
   int64_t StoredChannels() const {
     const int64_t channels = weight_shape_[1];
     if (UsesTiles()) return Tiles::StoredChannels(channels, weight_shape_[2] * weight_shape_[3]);
-    return rounds_ ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
+    return layout_.rounds ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
   }
+  // Of a dense convolution as they are multiplied.
+  int64_t ChannelsOfCopies(int64_t channels) const { return groups_ == 1 ? StoredChannels() : channels; }
 
   Attributes attributes_;
   int64_t groups_;
   OutputActivation activation_;
   channels_last::Layout layout_;
-  bool rounds_;  // to bfloat16 before products
+  bool single_steps_;  // from pixel to pixel and from tap to tap
   Shape weight_shape_;
   gemm::PackedWeight packed_;
   channels_last::DeviceFloats taps_first_;  // [taps, channels] of a depthwise convolution

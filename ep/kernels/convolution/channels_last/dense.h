@@ -1,7 +1,6 @@
 // A convolution with channels last as a product of matrices whose left side is the image itself: the pixels that
 // neighbouring outputs read through one tap are rows of a matrix, at one distance from each other. A row of the kernel
-// is one block of its depth, since its taps are neighbours in memory, too. Products of BFloat16 are of rows that are
-// rounded as they are copied.
+// is one block of its depth, since its taps are neighbours in memory, too.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +18,7 @@
 
 namespace npu::channels_last {
 
-// T: float or BFloat16, the type of the products.
+// T: float or BFloat16, the type of the pixels and of the products.
 template <class T>
 class Dense {
  public:
@@ -31,14 +30,14 @@ class Dense {
   static constexpr int64_t StoredChannels(int64_t channels) { return (channels + kDepth - 1) / kDepth * kDepth; }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
-  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
-        const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
-      : Dense(PlaneOf(axes, images, channels, kBlockBytes), channels, x, weight, bias, finish) {}
+  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const T* x,
+        const gemm::PackedMatrix& weight, const float* bias, const Finish<T>& finish)
+      : Dense(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), channels, x, weight, bias, finish) {}
 
   void Run() const {
     const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(kBlockBytes),
                         gemm::PanelCount(finish_.channels));
-    finish_.activation.WithFormula<float>([&](const auto& formula) {
+    finish_.activation.template WithFormula<float>([&](const auto& formula) {
       ParallelFor(pieces.count(), 1, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) RunPiece(formula, pieces.At(i));
       });
@@ -46,8 +45,8 @@ class Dense {
   }
 
  private:
-  Dense(const Plane& plane, int64_t channels, const float* x, const gemm::PackedMatrix& weight, const float* bias,
-        const Finish& finish)
+  Dense(const Plane& plane, int64_t channels, const T* x, const gemm::PackedMatrix& weight, const float* bias,
+        const Finish<T>& finish)
       : rows_(plane.axes, channels, StoredChannels(channels), /*separate=*/true),
         images_(plane.images),
         x_(x),
@@ -102,12 +101,12 @@ class Dense {
     const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
-      const bool half = std::is_same_v<T, float> && count <= kWidth / 2;
+      const bool half = kernel.half_functions[1] != nullptr && count <= kWidth / 2;
       const gemm::TileFunction* functions = half ? kernel.half_functions : kernel.functions;
       alignas(64) float sums[gemm::kSliverRows * kWidth];
       SumTile(functions[outputs.height], outputs.from, panels + p * panel_bytes, next, step,
               outputs.pixel * finish_.channels + channel, outputs.height, count, sums);
-      finish_.Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel, count);
+      finish_.template Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel, count);
     };
     const int64_t count = (end - begin) * tiles, depth = weight_.rows / kDepth;
     if (stay) {
@@ -133,11 +132,11 @@ class Dense {
 
   // Rows of a tile at `first`, of an array of the output's shape.
   template <int kWrite>
-  void PrefetchRows(const float* first, int64_t begin, int64_t end, int64_t count) const {
+  void PrefetchRows(const char* first, int64_t bytes, int64_t begin, int64_t end, int64_t count) const {
     constexpr int64_t kLine = 64;
-    const int64_t last = count * static_cast<int64_t>(sizeof(float)) - 1;
+    const int64_t last = count * bytes - 1;
     for (int64_t r = begin; r < end; ++r) {
-      const char* row = reinterpret_cast<const char*>(first + r * finish_.channels);
+      const char* row = first + r * finish_.channels * bytes;
       for (int64_t at = 0; at < last; at += kLine) __builtin_prefetch(row + at, kWrite);
       __builtin_prefetch(row + last, kWrite);
     }
@@ -147,16 +146,17 @@ class Dense {
   // micro-kernel has a chunk of the depth for each row, of a small depth too few.
   void SumTile(gemm::TileFunction multiply, const T* from, const char* panel, const char* next, int64_t step,
                int64_t at, int64_t height, int64_t count, float* sums) const {
-    constexpr int64_t kFloat = sizeof(float);
-    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * static_cast<int64_t>(sizeof(T));
+    constexpr int64_t kElement = sizeof(T);
+    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kElement, bytes = finish_.bytes();
     const Block* last = &blocks_.back();
-    const int64_t chunks = last->depth * static_cast<int64_t>(sizeof(T)) / gemm::kChunkBytes;
-    PrefetchRows<1>(finish_.y + at, std::min(chunks, height), height, count);
-    if (finish_.residual != nullptr) PrefetchRows<0>(finish_.residual + at, 0, height, count);
-    const char* result = reinterpret_cast<const char*>(finish_.y + at);
+    const int64_t chunks = last->depth * kElement / gemm::kChunkBytes;
+    const char* result = finish_.ResultAt(at);
+    PrefetchRows<1>(result, bytes, std::min(chunks, height), height, count);
+    if (finish_.residual != nullptr)
+      PrefetchRows<0>(reinterpret_cast<const char*>(finish_.residual + at), kElement, 0, height, count);
     for (const Block* block = blocks_.data(); block <= last; ++block) {
       multiply({from + block->offset, pitch, gemm::kChunkBytes}, panel,
-               {next, step, result, finish_.channels * kFloat, count * kFloat - 1, block == last ? height : 0},
+               {next, step, result, finish_.channels * bytes, count * bytes - 1, block == last ? height : 0},
                block->depth, sums, block != blocks_.data());
       next += block->depth / kDepth * step;
       panel += block->depth / kDepth * kRowBytes;
@@ -165,10 +165,10 @@ class Dense {
 
   PaddedRows<T> rows_;
   int64_t images_;
-  const float* x_;
+  const T* x_;
   gemm::PackedMatrix weight_;
   const float* bias_;
-  Finish finish_;
+  Finish<T> finish_;
   std::vector<Block> blocks_;
 };
 

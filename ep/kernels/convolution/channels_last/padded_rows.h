@@ -4,12 +4,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <type_traits>
 #include <vector>
 
-#include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
-#include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/pooling/windows.h"
 
 namespace npu::channels_last {
@@ -24,22 +21,19 @@ struct Rows {
   int64_t row_pitch, pixel_pitch;  // in elements
 };
 
-// Float32 as it is, or rounded to BFloat16. Pixels are stored with as many channels as are multiplied together, zero
-// beyond those that they have.
+// Pixels are stored with as many channels as are multiplied together, zero beyond those that they have.
 template <class T>
 class PaddedRows {
-  static constexpr bool kRounds = std::is_same_v<T, BFloat16>;
-
  public:
-  // `stored`: channels of a pixel, those of float32 as they are. `separate`: pixels of the same channel that
-  // neighbouring outputs read must not be a multiple of a page apart.
-  PaddedRows(const std::vector<Axis>& axes, int64_t channels, int64_t stored, bool separate)
+  // `stored`: channels of a pixel. `separate`: pixels of the same channel that neighbouring outputs read must not be a
+  // multiple of a page apart. `copied`: always, since what is behind the image is read, too.
+  PaddedRows(const std::vector<Axis>& axes, int64_t channels, int64_t stored, bool separate, bool copied = false)
       : vertical_(axes[0]), horizontal_(axes[1]), channels_(channels), stored_(stored) {
     const bool inside = IsInside(vertical_) && IsInside(horizontal_);
     // So far apart, they are in one set of the first-level cache.
     constexpr int64_t kPage = 4096 / sizeof(T), kLine = 64 / sizeof(T);
     const bool collide = separate && horizontal_.stride * stored % kPage == 0;
-    in_place_ = inside && !collide && !kRounds;
+    in_place_ = inside && !collide && stored == channels && !copied;
     pixel_pitch_ = collide ? stored + kLine : stored;
     row_pitch_ = in_place_ ? horizontal_.in * channels : Extent(horizontal_, horizontal_.out) * pixel_pitch_;
   }
@@ -58,10 +52,9 @@ class PaddedRows {
   }
 
   // For the output rows [begin, end): in the image, or a copy in `scratch`, with `slack` elements of any value behind.
-  Rows<T> Read(const float* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch, int64_t slack = 0) const {
+  Rows<T> Read(const T* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch, int64_t slack = 0) const {
     const int64_t first = begin * vertical_.stride - vertical_.before;
-    if constexpr (!kRounds)
-      if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
+    if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
     const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
     T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes + slack * static_cast<int64_t>(sizeof(T))));
     for (int64_t r = 0; r < count; ++r) {
@@ -83,43 +76,20 @@ class PaddedRows {
   }
   static bool IsInside(const Axis& axis) { return axis.before == 0 && Extent(axis, axis.out) <= axis.in; }
 
-  void CopyRow(const float* from, T* to) const {
+  void CopyRow(const T* from, T* to) const {
     const int64_t pixels = row_pitch_ / pixel_pitch_, begin = std::min(horizontal_.before, pixels);
     const int64_t end = std::min(begin + horizontal_.in, pixels);
     std::fill(to, to + begin * pixel_pitch_, T{});
     if (pixel_pitch_ == channels_) {
-      Copy(from, (end - begin) * channels_, to + begin * channels_);
+      std::memcpy(to + begin * channels_, from, static_cast<size_t>((end - begin) * channels_) * sizeof(T));
     } else {
-      CopyPixels(from, end - begin, to + begin * pixel_pitch_);
+      T* pixel = to + begin * pixel_pitch_;
+      for (int64_t p = begin; p < end; ++p, from += channels_, pixel += pixel_pitch_) {
+        std::copy_n(from, channels_, pixel);
+        std::fill(pixel + channels_, pixel + stored_, T{});
+      }
     }
     std::fill(to + end * pixel_pitch_, to + row_pitch_, T{});
-  }
-
-  void CopyPixels(const float* from, int64_t pixels, T* to) const {
-    static thread_local gemm::AlignedBuffer rounded;
-    const T* pixel;
-    if constexpr (kRounds) {
-      T* row = static_cast<T*>(rounded.Reserve(pixels * channels_ * static_cast<int64_t>(sizeof(T))));
-      Copy(from, pixels * channels_, row);
-      pixel = row;
-    } else {
-      pixel = from;
-    }
-    for (int64_t p = 0; p < pixels; ++p, pixel += channels_, to += pixel_pitch_) {
-      std::copy_n(pixel, channels_, to);
-      std::fill(to + channels_, to + stored_, T{});
-    }
-  }
-
-  static void Copy(const float* from, int64_t count, T* to) {
-    if constexpr (kRounds) {
-      const int64_t rows = count / gemm::kPanelColumns;
-      const bool rounded = gemm::RoundRowsToBf16(from, rows, to, gemm::kPanelColumns);
-      const int64_t done = rounded ? rows * gemm::kPanelColumns : 0;
-      FromFloat(from + done, to + done, count - done);
-    } else {
-      std::memcpy(to, from, static_cast<size_t>(count) * sizeof(float));
-    }
   }
 
   Axis vertical_, horizontal_;

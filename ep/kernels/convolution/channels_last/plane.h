@@ -16,11 +16,11 @@ struct Plane {
 };
 
 // If every output reads its own pixel, rows may be of any length: of one that fits `bytes` and needs few tiles.
-inline Plane PlaneOf(const std::vector<pooling::Axis>& axes, int64_t images, int64_t channels, int64_t bytes) {
+inline Plane PlaneOf(const std::vector<pooling::Axis>& axes, int64_t images, int64_t pixel_bytes, int64_t bytes) {
   for (const pooling::Axis& axis : axes)
     if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out) return {axes, images};
   const int64_t rows = images * axes[0].in;
-  const int64_t row_bytes = axes[1].in * channels * static_cast<int64_t>(sizeof(float));
+  const int64_t row_bytes = axes[1].in * pixel_bytes;
   int64_t together = std::clamp<int64_t>(bytes / row_bytes, 1, rows);
   while (rows % together != 0) --together;
   pooling::Axis vertical = axes[0], horizontal = axes[1];

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/float_vector.h"
 #include "ep/kernels/gemm/vector.h"
 #include "ep/kernels/pooling/definition.h"
 
@@ -18,21 +19,27 @@ using pooling::Window;
 class ChannelsLastMaxPool final : public Kernel {
  public:
   explicit ChannelsLastMaxPool(const KernelInfo& info)
-      : sliding_("MaxPool", info.attributes), layout_(info.attributes) {}
+      : sliding_("MaxPool", info.attributes), layout_(info) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const std::vector<Axis> axes = sliding_.AxesOf(x.shape);
     const TensorView y = ctx.Output(0, x.dtype, pooling::OutputShape(x.shape, axes));
     if (y.elements() == 0) return;
-    const float* pixels = channels_last::ReadChannelsLast(ctx, "MaxPool", x, layout_.Of(0));
-    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
+    layout_.WithStored([&](auto type) { Run<decltype(type)>(ctx, x, axes, y); });
+  }
+
+ private:
+  template <class T>
+  void Run(OpContext& ctx, const TensorView& x, const std::vector<Axis>& axes, const TensorView& y) const {
+    const T* pixels = channels_last::ReadChannelsLast<T>(ctx, "MaxPool", x, layout_.Of(0));
+    T* results = channels_last::ResultsOf<T>(ctx, y, layout_.output);
     ctx.Launch("MaxPool", [=, v = axes[0], h = axes[1]] {
       // A window may be far larger than the image.
       const int64_t channels = x.shape[1], taps = std::min(v.kernel, v.in) * std::min(h.kernel, h.in);
       ParallelFor(x.shape[0] * v.out, RowGrain(h.out * taps * channels), [&](int64_t begin, int64_t end) {
         for (int64_t row = begin; row < end; ++row) {
-          const float* image = pixels + row / v.out * v.in * h.in * channels;
+          const T* image = pixels + row / v.out * v.in * h.in * channels;
           Row(v.At(row % v.out), v.dilation, h, image, channels, results + row * h.out * channels);
         }
       });
@@ -40,18 +47,31 @@ class ChannelsLastMaxPool final : public Kernel {
     channels_last::LaunchOrder(ctx, "MaxPool", results, y);
   }
 
- private:
-  static void Row(const Window& rows, int64_t row_step, const Axis& h, const float* image, int64_t channels,
-                  float* to) {
+  // The outputs of a line. As in any pool, what is no number is the greatest.
+  template <class T>
+  static void Row(const Window& rows, int64_t row_step, const Axis& h, const T* image, int64_t channels, T* to) {
     for (int64_t o = 0; o < h.out; ++o, to += channels) {
       const Window columns = h.At(o);
-      std::fill(to, to + channels, -std::numeric_limits<float>::infinity());
-      for (int64_t r = rows.begin; r < rows.end; r += row_step) {
-        for (int64_t c = columns.begin; c < columns.end; c += h.dilation) {
-          const float* in = image + (r * h.in + c) * channels;
-#pragma omp simd
-          for (int64_t i = 0; i < channels; ++i) to[i] = in[i] > to[i] || in[i] != in[i] ? in[i] : to[i];
+      int64_t i = 0;
+      for (; i + simd::kLanes <= channels; i += simd::kLanes) {
+        simd::Vec most = simd::Broadcast(-std::numeric_limits<float>::infinity());
+        for (int64_t r = rows.begin; r < rows.end; r += row_step) {
+          for (int64_t c = columns.begin; c < columns.end; c += h.dilation) {
+            const simd::Vec value = simd::LoadFloats(image + (r * h.in + c) * channels + i);
+            most = (value > most) | (value != value) ? value : most;
+          }
         }
+        simd::StoreRounded(most, to + i);  // one of the values that T has
+      }
+      for (; i < channels; ++i) {
+        float most = -std::numeric_limits<float>::infinity();
+        for (int64_t r = rows.begin; r < rows.end; r += row_step) {
+          for (int64_t c = columns.begin; c < columns.end; c += h.dilation) {
+            const float value = ToFloat(image[(r * h.in + c) * channels + i]);
+            most = value > most || value != value ? value : most;
+          }
+        }
+        to[i] = FromFloat<T>(most);
       }
     }
   }
@@ -62,14 +82,22 @@ class ChannelsLastMaxPool final : public Kernel {
 
 class ChannelsLastAverage final : public Kernel {
  public:
-  explicit ChannelsLastAverage(const KernelInfo& info) : layout_(info.attributes) {}
+  explicit ChannelsLastAverage(const KernelInfo& info) : layout_(info) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const std::vector<Axis> axes = pooling::GlobalAxes("GlobalAveragePool", x.shape);
     const TensorView y = ctx.Output(0, x.dtype, pooling::OutputShape(x.shape, axes));
     if (y.elements() == 0) return;
-    const float* values = channels_last::ReadChannelsLast(ctx, "GlobalAveragePool", x, layout_.Of(0));
+    layout_.WithStored([&](auto type) { Run<decltype(type)>(ctx, x, y); });
+  }
+
+ private:
+  static constexpr int64_t kTogether = 4 * gemm::kPanelColumns;  // channels that one thread averages
+
+  template <class T>
+  void Run(OpContext& ctx, const TensorView& x, const TensorView& y) const {
+    const T* values = channels_last::ReadChannelsLast<T>(ctx, "GlobalAveragePool", x, layout_.Of(0));
     ctx.Launch("GlobalAveragePool", [x, y, values] {
       const int64_t channels = x.shape[1], pixels = x.shape.Elements(2, x.shape.rank());
       const int64_t parts = (channels + kTogether - 1) / kTogether;
@@ -84,19 +112,17 @@ class ChannelsLastAverage final : public Kernel {
     });
   }
 
- private:
-  static constexpr int64_t kTogether = 4 * gemm::kPanelColumns;  // channels that one thread averages
-
   // Sums of a few rows of pixels are added up: one running sum of all would lose more to rounding.
-  static void Average(const float* x, int64_t pixels, int64_t pitch, int64_t channels, float* to) {
+  template <class T>
+  static void Average(const T* x, int64_t pixels, int64_t pitch, int64_t channels, float* to) {
     constexpr int64_t kRun = 64;
     float sums[kTogether] = {}, run[kTogether];
     for (int64_t p = 0; p < pixels; p += kRun) {
       std::fill(run, run + kTogether, 0.0f);
       for (int64_t q = p; q < std::min(pixels, p + kRun); ++q) {
-        const float* in = x + q * pitch;
+        const T* in = x + q * pitch;
 #pragma omp simd
-        for (int64_t i = 0; i < channels; ++i) run[i] += in[i];
+        for (int64_t i = 0; i < channels; ++i) run[i] += ToFloat(in[i]);
       }
       for (int64_t i = 0; i < channels; ++i) sums[i] += run[i];
     }

@@ -5,17 +5,19 @@
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/layout.h"
+#include "ep/kernels/convolution/channels_last/rounding.h"
 
 namespace npu {
 namespace {
 
 class ChannelsLastScale final : public Kernel {
  public:
-  explicit ChannelsLastScale(const KernelInfo& info) : layout_(info.attributes) {}
+  explicit ChannelsLastScale(const KernelInfo& info) : layout_(info) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(0), b = ctx.Input(1);
-    const size_t value = IsFactor(b.shape) ? 0 : 1;
+    // What is channels last is the value, of one position, too.
+    const size_t value = !layout_.Of(1) && (layout_.Of(0) || IsFactor(b.shape)) ? 0 : 1;
     const TensorView &x = value == 0 ? a : b, &by = value == 0 ? b : a;
     NPU_CHECK(x.shape.rank() == 4 && IsFactor(by.shape) && by.shape[1] == x.shape[1] &&
                   (by.shape[0] == x.shape[0] || by.shape[0] == 1 || x.shape[0] == 1),
@@ -24,24 +26,48 @@ class ChannelsLastScale final : public Kernel {
     const int64_t images = by.shape[0] == 1 ? x.shape[0] : by.shape[0];
     const TensorView y = ctx.Output(0, x.dtype, Shape{images, x.shape[1], x.shape[2], x.shape[3]});
     if (y.elements() == 0) return;
-    const float* pixels = channels_last::ReadChannelsLast(ctx, "Mul", x, layout_.Of(static_cast<int64_t>(value)));
-    float* results = channels_last::ResultsOf(ctx, y, layout_.output);
+    layout_.WithStored([&](auto type) {
+      using T = decltype(type);
+      const T* pixels = channels_last::ReadChannelsLast<T>(ctx, "Mul", x, layout_.Of(static_cast<int64_t>(value)));
+      if (layout_.output) return Launch(ctx, x, by, pixels, images, y.as<T>());
+      // What the next operator does not read as T is not rounded.
+      float* results = channels_last::ResultsOf<float>(ctx, y, false);
+      Launch(ctx, x, by, pixels, images, results);
+      channels_last::LaunchOrder(ctx, "Mul", results, y);
+    });
+  }
+
+ private:
+  template <class T, class Y>
+  static void Launch(OpContext& ctx, const TensorView& x, const TensorView& by, const T* pixels, int64_t images,
+                     Y* results) {
     ctx.Launch("Mul", [=] {
       const int64_t channels = x.shape[1], count = x.shape[2] * x.shape[3];
       ParallelFor(images * count, std::max<int64_t>(1, kCheapGrain / channels), [&](int64_t begin, int64_t end) {
         for (int64_t pixel = begin; pixel < end; ++pixel) {
-          const float* in = pixels + (x.shape[0] == 1 ? pixel % count : pixel) * channels;
+          const T* in = pixels + (x.shape[0] == 1 ? pixel % count : pixel) * channels;
           const float* factor = by.as<const float>() + (by.shape[0] == 1 ? 0 : pixel / count) * channels;
-          float* to = results + pixel * channels;
-#pragma omp simd
-          for (int64_t i = 0; i < channels; ++i) to[i] = in[i] * factor[i];
+          Scale(in, factor, channels, results + pixel * channels);
         }
       });
     });
-    channels_last::LaunchOrder(ctx, "Mul", results, y);
   }
 
- private:
+  template <class T>
+  static void Scale(const T* in, const float* factor, int64_t channels, float* to) {
+#pragma omp simd
+    for (int64_t i = 0; i < channels; ++i) to[i] = ToFloat(in[i]) * factor[i];
+  }
+  static void Scale(const BFloat16* in, const float* factor, int64_t channels, BFloat16* to) {
+    constexpr int64_t kTogether = 256;
+    float values[kTogether];
+    for (int64_t i = 0; i < channels; i += kTogether) {
+      const int64_t count = std::min(kTogether, channels - i);
+      Scale(in + i, factor + i, count, values);
+      channels_last::RoundRows(values, 0, 1, count, to + i, 0);
+    }
+  }
+
   static bool IsFactor(const Shape& shape) { return shape.rank() == 4 && shape[2] == 1 && shape[3] == 1; }
 
   channels_last::Layout layout_;

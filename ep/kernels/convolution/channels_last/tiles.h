@@ -1,5 +1,5 @@
-// A dense convolution with channels last through the tile registers: rows of the image, rounded to bfloat16, times the
-// panels of its weight. Tiles have 32 rows; where the kernel moves by one pixel they go on from line to line, over the
+// A dense convolution with channels last through the tile registers: rows of the image, which is of bfloat16, times
+// the panels of its weight. Tiles have 32 rows; where the kernel moves by one pixel they go on from line to line, over the
 // padding between, since the pixels that they read are at one distance from each other throughout. Of few channels,
 // what an output reads through all taps is copied to a row.
 #pragma once
@@ -28,9 +28,9 @@ class Tiles {
   }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(..), channels out]. `bias` may be null.
-  Tiles(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
-        const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
-      : Tiles(PlaneOf(axes, images, channels, kBlockBytes), channels, x, weight, bias, finish) {}
+  Tiles(const std::vector<Axis>& axes, int64_t images, int64_t channels, const BFloat16* x,
+        const gemm::PackedMatrix& weight, const float* bias, const Finish<BFloat16>& finish)
+      : Tiles(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(BFloat16)), kBlockBytes), channels, x, weight, bias, finish) {}
 
   void Run() const {
     int64_t lines = rows_.RowsWithin(kBlockBytes);
@@ -54,11 +54,12 @@ class Tiles {
 
   static constexpr bool Copies(int64_t channels, int64_t taps) { return channels < kChunk / 3 && taps > 1; }
 
-  Tiles(const Plane& plane, int64_t channels, const float* x, const gemm::PackedMatrix& weight, const float* bias,
-        const Finish& finish)
+  Tiles(const Plane& plane, int64_t channels, const BFloat16* x, const gemm::PackedMatrix& weight, const float* bias,
+        const Finish<BFloat16>& finish)
       : kernel_(*Kernel()),
         copies_(Copies(channels, plane.axes[0].kernel * plane.axes[1].kernel)),
-        rows_(plane.axes, channels, StoredChannels(channels, plane.axes[0].kernel * plane.axes[1].kernel), !copies_),
+        rows_(plane.axes, channels, StoredChannels(channels, plane.axes[0].kernel * plane.axes[1].kernel), !copies_,
+              /*copied=*/true),
         images_(plane.images),
         x_(x),
         weight_(weight),
@@ -216,10 +217,10 @@ class Tiles {
   bool copies_;  // what outputs read to rows
   PaddedRows<BFloat16> rows_;
   int64_t images_;
-  const float* x_;
+  const BFloat16* x_;
   gemm::PackedMatrix weight_;
   const float* bias_;
-  Finish finish_;
+  Finish<BFloat16> finish_;
   bool joined_;  // whether outputs are numbered through from line to line
   bool merged_;  // whether taps of a line are neighbours in memory
   std::vector<Block> blocks_;

@@ -44,7 +44,7 @@ class Winograd {
 
   // `weight`: [channels, StoredColumns(channels out)]. `bias` may be null.
   Winograd(const std::vector<Axis>& axes, int64_t images, int64_t channels, const float* x,
-           const gemm::PackedMatrix& weight, const float* bias, const Finish& finish)
+           const gemm::PackedMatrix& weight, const float* bias, const Finish<float>& finish)
       : vertical_(axes[0]),
         horizontal_(axes[1]),
         images_(images),
@@ -221,7 +221,7 @@ class Winograd {
   const float* x_;
   gemm::PackedMatrix weight_;
   const float* bias_;
-  Finish finish_;
+  Finish<float> finish_;
   int64_t across_, of_image_;  // tiles
   int64_t pitch_;              // of the points of a tile
 };

@@ -42,7 +42,7 @@ struct IntegerFinish {
     for (; r + 4 <= rows; r += 4) {
       int64_t c = 0;
       for (; c + 4 <= count; c += 4)
-        channels_last::TransposeBlock(from + r * count + c, count, to + c * outputs + r, outputs);
+        channels_last::TransposeBlock(from + r * count + c, count, 4, to + c * outputs + r, outputs);
       for (; c < count; ++c) StoreWords(from + r * count + c, count, 4, to + c * outputs + r);
     }
     for (int64_t c = 0; c < count; ++c) StoreWords(from + r * count + c, count, rows - r, to + c * outputs + r);
