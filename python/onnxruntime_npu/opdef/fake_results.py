@@ -7,11 +7,13 @@ several times.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
-from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
+# Only traces need them, which have loaded them: torch does not, when it is imported.
+if TYPE_CHECKING:
+    from torch._subclasses.fake_tensor import FakeTensorMode
 
 # An attribute of the mode, so that sizes end with it: they keep its symbols, which keep it.
 _ATTRIBUTE = "_onnxruntime_npu_results"
@@ -26,6 +28,8 @@ def fake_results(
     The types of an equal call in the same mode are taken from that. A size that only the data
     decides is another one in each call: such types are not kept.
     """
+    from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+
     mode = _mode_of(bound)
     key = None if mode is None else _key(bound)
     if key is None:
@@ -43,6 +47,8 @@ def fake_results(
 
 
 def _mode_of(bound: Mapping[str, Any]) -> FakeTensorMode | None:
+    from torch._subclasses.fake_tensor import FakeTensor
+
     for value in bound.values():
         for item in value if isinstance(value, (list, tuple)) else (value,):
             if isinstance(item, FakeTensor):
