@@ -2,6 +2,7 @@
 // selected_indices, valid_outputs. The semantics are in npu_nms_v4.py.
 #include "contrib_ops/detection/npu_nms_v4.h"
 
+#include "ep/kernels/detection/greedy_choice.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/output_or_room.h"
@@ -18,14 +19,18 @@ constexpr const char* kOp = "npu_nms_v4";
 // Returns how many are written to `chosen`.
 int32_t Choose(const float* boxes, const float* scores, int64_t n, int64_t most, float overlap, float least,
                int32_t* chosen) {
-  std::vector<int64_t> order;
-  ByDescendingScore(scores, n, 1, [least](float score) { return score > least; }, order);
   ChosenBoxes taken(overlap);
   int32_t count = 0;
-  for (size_t k = 0; k < order.size() && count < most; ++k) {
-    const float* b = boxes + 4 * order[k];
-    if (taken.Add(Box::OfCorners(b[0], b[1], b[2], b[3]))) chosen[count++] = static_cast<int32_t>(order[k]);
-  }
+  if (most == 0) return count;
+  const auto box_at = [boxes](int64_t i) {
+    const float* b = boxes + 4 * i;
+    return Box::OfCorners(b[0], b[1], b[2], b[3]);
+  };
+  const auto take = [&](int64_t i) {
+    chosen[count++] = static_cast<int32_t>(i);
+    return count < most;
+  };
+  ChooseGreedily(scores, n, 1, [least](float score) { return score > least; }, box_at, taken, take);
   return count;
 }
 

@@ -37,6 +37,26 @@ def test_as_the_reference(side: float, threshold: float) -> None:
     assert int(got[2].sum()) > 256 or (side, threshold) in {(150.0, 0.0), (150.0, 0.1), (20.0, 0.0)}
 
 
+SCORES = {
+    "spread": lambda x: x,
+    "equal": lambda x: (x * 4).round() / 4,
+    "saturated": lambda x: torch.where(x > 0.5, 1 - x * 1e-6, x * 1e-20),
+    "nan": lambda x: torch.where(x > 0.9, float("nan"), x - 0.5),
+}
+
+
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("most", [0, 1, 100, COUNT])
+def test_choice_by_score(scores: str, most: int) -> None:
+    """Ranges of scores with few and with many boxes give what a sort of all gives."""
+    rows = _boxes(20.0, on_lattice=False)
+    boxes, ranked = rows[:, :4].contiguous(), SCORES[scores](rows[:, 4])
+    arguments = boxes, ranked, most, torch.tensor(0.3), torch.tensor(-0.2)
+    got = onnxruntime_npu.npu_nms_v4(*arguments)
+    want = all_ops()["npu_nms_v4"].call_reference(*arguments)
+    assert torch.equal(got[0], want[0]) and torch.equal(got[1], want[1])
+
+
 @pytest.mark.parametrize("count", [1, 7, COUNT])
 def test_order_of_scores(count: int) -> None:
     """Boxes apart from each other are chosen by descending score; equal ones stay in order."""

@@ -36,13 +36,14 @@ class BoxColumns {
     const float above = std::max(threshold * (1 + 0x1p-20f), std::numeric_limits<float>::min());
     const float area = box.Area();
     for (const Block& block : blocks_) {
-      int far = 0, near = 0;
+      constexpr int kFar = 2;
+      int found = 0;  // in one number, since each takes a reduction over the lanes
       block.ForEach(box, area, floor, [&](int overlap, float both, float all) {
-        far |= overlap & static_cast<int>(both > above * all);
-        near |= overlap & static_cast<int>(both >= below * all);
+        const int far = static_cast<int>(both > above * all), near = static_cast<int>(both >= below * all);
+        found |= (0 - overlap) & (far * kFar + near);
       });
-      if (far != 0) return true;
-      if (near == 0) continue;
+      if (found >= kFar) return true;
+      if (found == 0) continue;
       int any = 0;
       block.ForEach(box, area, floor, [&](int overlap, float both, float all) {
         any |= overlap & static_cast<int>(both / all > threshold);
@@ -110,13 +111,13 @@ class ChosenBoxes {
   // The number of boxes chosen.
   size_t size() const { return count_; }
 
-  // Adds the box unless one of those before suppresses it; returns whether it did. A box without area, or with an area
-  // that is not finite, neither suppresses nor is suppressed.
+  // Whether one of those before suppresses the box. A box without area, or with an area that is not finite, neither
+  // suppresses nor is suppressed.
+  bool Suppresses(const Box& box) const { return Counts(box) && Suppress(box); }
+
+  // Adds the box unless one of those before suppresses it; returns whether it did.
   bool Add(const Box& box) {
-    const float area = box.Area();
-    const bool counts =
-        box.right > box.left && box.bottom > box.top && area > 0 && area <= std::numeric_limits<float>::max();
-    if (counts) {
+    if (Counts(box)) {
       if (Suppress(box)) return false;
       Keep(box);
     }
@@ -132,6 +133,11 @@ class ChosenBoxes {
     int left, right, top, bottom;
     int count() const { return (right - left + 1) * (bottom - top + 1); }
   };
+
+  static bool Counts(const Box& box) {
+    const float area = box.Area();
+    return box.right > box.left && box.bottom > box.top && area > 0 && area <= std::numeric_limits<float>::max();
+  }
 
   bool Suppress(const Box& box) const {
     if (grid_.empty()) return chosen_.Suppress(box, threshold_, floor_);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "ep/kernels/detection/greedy_choice.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
@@ -27,8 +28,7 @@ struct Suppression {
 
   void Choose() const {
     ParallelFor(batch * classes, 1, [this](int64_t begin, int64_t end) {
-      std::vector<int64_t> order;
-      for (int64_t i = begin; i < end; ++i) before[i + 1] = ChooseOf(i, order);
+      for (int64_t i = begin; i < end; ++i) before[i + 1] = ChooseOf(i);
     });
     before[0] = 0;
     for (int64_t i = 0; i < batch * classes; ++i) before[i + 1] += before[i];
@@ -50,13 +50,16 @@ struct Suppression {
     return centred ? Box::OfCentre(b[0], b[1], b[2], b[3]) : Box::OfCorners(b[0], b[1], b[2], b[3]);
   }
 
-  int64_t ChooseOf(int64_t i, std::vector<int64_t>& order) const {
+  int64_t ChooseOf(int64_t i) const {
     const auto counts = [this](float score) { return !by_score || score > least; };
-    detection::ByDescendingScore(scores + i * count, count, 1, counts, order);
     int64_t found = 0;
     ChosenBoxes taken(overlap);
-    for (size_t k = 0; k < order.size() && found < most; ++k)
-      if (taken.Add(BoxAt(i / classes, order[k]))) chosen[i * most + found++] = order[k];
+    const auto take = [&](int64_t box) {
+      chosen[i * most + found++] = box;
+      return found < most;
+    };
+    detection::ChooseGreedily(
+        scores + i * count, count, 1, counts, [&](int64_t box) { return BoxAt(i / classes, box); }, taken, take);
     return found;
   }
 };
