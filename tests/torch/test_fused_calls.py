@@ -153,7 +153,10 @@ def test_tensors_on_two_devices_are_refused(at: int) -> None:
     tensors = [X, GAMMA]
     tensors[1 - at] = tensors[1 - at].npu()
     what = ("self", "gamma")[at]
-    message = f"[npu_rms_norm] expected {what} on npu:0 like the other tensors, got cpu"
+    message = (
+        f"[npu_rms_norm] expected {what} on npu:0 like the other tensors, got cpu: Expected all "
+        "tensors to be on the same device, but found at least two devices, npu:0 and cpu!"
+    )
     assert _error(npu.npu_rms_norm, *tensors) == (ArgumentError, message)
 
 

@@ -140,7 +140,9 @@ class FusedCall {
           return;
         }
         NPU_CHECK(tensor.device() == device, "[", plan_.name, "] expected ", input.name, " on ", device,
-                  " like the other tensors, got ", tensor.device());
+                  " like the other tensors, got ", tensor.device(),
+                  ": Expected all tensors to be on the same device, but found at least two devices, ", device, " and ",
+                  tensor.device(), "!");
         call.In(InPlaceTarget(input) ? Writable(tensor) : Dense(tensor));
       });
     }
