@@ -7,12 +7,16 @@ Each export runs in a process of its own. Its peak is the max resident set of th
 files included, less what was resident after the imports; weights are the bytes of model.onnx.data.
 The written file is not checked: sessions would hold it.
 The limit is 1.3.
+
+With --ranks N the model is divided by tensor_parallel: weights are then those of the largest part,
+and a second row is the peak of each rank that opens its part and generates two tokens.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -148,7 +152,12 @@ def _peak() -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
 
 
-def measure(checkpoint: str, out: str, dtype: str, quant: str) -> None:
+def _largest_part(out: Path) -> int:
+    """Return the bytes of the weights, of several ranks those of the largest part."""
+    return max(file.stat().st_size for file in out.rglob("model.onnx.data"))
+
+
+def measure(checkpoint: str, out: str, dtype: str, quant: str, ranks: str) -> None:
     """Export in this process; print bytes and seconds as the last line."""
     import onnxruntime_npu.converters  # noqa: F401
     import torch.onnx._internal.exporter._core  # noqa: F401 - torch imports it when it exports
@@ -157,23 +166,57 @@ def measure(checkpoint: str, out: str, dtype: str, quant: str) -> None:
 
     imports = _peak()
     start = time.perf_counter()
-    export_causal_lm(checkpoint, out, dtype=dtype, quant=quant, check=False)
+    export_causal_lm(
+        checkpoint, out, dtype=dtype, quant=quant, tensor_parallel=int(ranks), check=False
+    )
     seconds = time.perf_counter() - start
-    weights = (Path(out) / "model.onnx.data").stat().st_size
+    report(_largest_part(Path(out)), imports, seconds)
+
+
+def report(weights: int, imports: int, seconds: float) -> None:
+    """Print what a child has measured, as a line of its own."""
     peak = _peak() - imports
-    print(json.dumps({"weights": weights, "peak": peak, "imports": imports, "seconds": seconds}))
+    found = {"weights": weights, "peak": peak, "imports": imports, "seconds": seconds}
+    os.write(sys.stdout.fileno(), f"{json.dumps(found)}\n".encode())
 
 
-def measured(checkpoint: Path, out: Path, dtype: str, quant: str) -> dict[str, float]:
-    """Export in a child process and return what it printed."""
-    command = [sys.executable, __file__, "--child", str(checkpoint), str(out), dtype, quant]
+def load(out: str) -> None:
+    """Open this rank's part in this process and generate two tokens; print the same."""
+    from onnxruntime_npu.generation import CausalLM
+
+    imports = _peak()
+    start = time.perf_counter()
+    model = CausalLM(out)
+    model.generate_tokens([[1, 2, 3]], max_new_tokens=2)
+    weights = (model.directory / "model.onnx.data").stat().st_size
+    report(weights, imports, time.perf_counter() - start)
+
+
+def measured(*arguments: object, launcher: tuple[str, ...] = ()) -> dict[str, float]:
+    """Return what a child process printed; of several, that of the largest peak."""
+    command = [*launcher, sys.executable, __file__, *map(str, arguments)]
     run = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    return json.loads(run.stdout.splitlines()[-1])
+    rows = [json.loads(line) for line in run.stdout.splitlines() if line.startswith("{")]
+    return max(rows, key=lambda row: row["peak"] / row["weights"])
+
+
+def told(name: str, row: dict[str, float]) -> dict[str, object]:
+    """Print a row and return it with its name and ratio."""
+    ratio = round(row["peak"] / row["weights"], 3)
+    print(
+        f"{name}: weights {row['weights'] / MIB:.0f} MiB, peak {row['peak'] / MIB:.0f} MiB, "
+        f"{ratio:.2f} of the weights (limit {LIMIT}), {row['seconds']:.0f} s",
+        flush=True,
+    )
+    return {"name": name, **row, "ratio": ratio}
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--child"]:
         measure(*sys.argv[2:])
+        return
+    if sys.argv[1:2] == ["--load"]:
+        load(*sys.argv[2:])
         return
     parser = argparse.ArgumentParser(
         description=(__doc__ or "").splitlines()[0],
@@ -181,6 +224,7 @@ def main() -> None:
     )
     parser.add_argument("--layers", type=int, default=SHAPE["num_hidden_layers"], help="of 44 M")
     parser.add_argument("--only", default="", help="exports whose names match this pattern")
+    parser.add_argument("--ranks", type=int, default=1, help="that the model is divided among")
     parser.add_argument("--out", type=Path, default=harness.FOLDER, help="folder to write to")
     arguments = parser.parse_args()
     rows = []
@@ -202,14 +246,12 @@ def main() -> None:
             partial.rename(checkpoint)
         out = arguments.out / "export-memory"
         shutil.rmtree(out, ignore_errors=True)
-        row = {"name": name, **measured(checkpoint, out, dtype, quant)}
-        rows.append({**row, "ratio": round(row["peak"] / row["weights"], 3)})
+        ranks = arguments.ranks
+        rows.append(told(name, measured("--child", checkpoint, out, dtype, quant, ranks)))
+        if ranks > 1:
+            launcher = (str(Path(sys.prefix) / "bin" / "mpiexec"), "-n", str(ranks))
+            rows.append(told(f"{name}, a rank", measured("--load", out, launcher=launcher)))
         shutil.rmtree(out)
-        print(
-            f"{name}: weights {row['weights'] / MIB:.0f} MiB, peak {row['peak'] / MIB:.0f} MiB, "
-            f"{rows[-1]['ratio']:.2f} of the weights (limit {LIMIT}), {row['seconds']:.0f} s",
-            flush=True,
-        )
     (arguments.out / "export_memory.json").write_text(json.dumps(rows, indent=1) + "\n")
 
 

@@ -65,7 +65,8 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
     const std::string call =
         Concat(NameOf(given.x.dtype), " rows of ", n, " elements of ", experts, " experts on each rank");
     ExpertPieces pieces;
-    Overlap overlap(HidesAgreement(static_cast<size_t>(given.x.shape[0]) * row));
+    // The agreement tells the number of pieces; products begin beside it.
+    Overlap overlap(given.x.shape[0] * static_cast<int64_t>(row) > kPieceBytes);
     overlap.Add([&] { pieces = Agree(group, row, call); });
     int64_t at = 0, next = 0;  // the first expert whose results are missing, and where they begin
     const auto multiply_next = [&] {

@@ -223,7 +223,7 @@ class AllReduceKernel final : public Kernel {
     const auto turn = group.Turn();
     const int64_t n = y.shape.back(), step = RowsOfPiece(rows, BytesFor(y.dtype, n));
     const int64_t pieces = (rows + step - 1) / step;
-    Overlap overlap(HidesAgreement(y.bytes()));
+    Overlap overlap(pieces > 1);
     overlap.Add([&] { group.Agree(kOp, call); });
     product.PackFor(pieces, weight_);
     for (int64_t begin = 0; begin < rows; begin += step) {

@@ -67,7 +67,7 @@ class ReduceScatterKernel final : public Kernel {
     const auto turn = group.Turn();
     const int64_t rows = y.shape[0], n = y.shape[1], ranks = group.size();
     const int64_t step = StepOf(y, ranks), pieces = (rows + step - 1) / step;
-    Overlap overlap(HidesAgreement(y.bytes() * static_cast<size_t>(ranks)));
+    Overlap overlap(pieces > 1);
     overlap.Add([&] { group.Agree(kOp, call); });
     product.PackFor(pieces * ranks, node_.weight());
     for (int64_t begin = 0; begin < rows; begin += step) {

@@ -79,7 +79,7 @@ def test_ranks(outcomes, case):
     check(case, *outcomes)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.slow
 @pytest.mark.parametrize("operator", sorted(EXPECTED))
 def test_each_operator_names_the_rank_that_it_loses(operator, tmp_path):
     found, log = run_ranks(tmp_path, 4, operator, *LOSSES)

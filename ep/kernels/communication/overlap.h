@@ -27,13 +27,9 @@ inline int64_t RowsOfPiece(int64_t rows, size_t row_bytes) {
   return std::max((rows + kMostPieces - 1) / kMostPieces, worth);
 }
 
-// Whether a product of so many bytes takes so long that the ranks' agreement should run beside it, on a thread. In a
-// decode step a thread would take longer than it hides.
-inline bool HidesAgreement(size_t result_bytes) { return result_bytes >= kPieceBytes / 4; }
-
 class Overlap {
  public:
-  // Without a thread of their own exchanges run on the caller's.
+  // Without a thread of their own exchanges run on the caller's: with one piece a thread takes longer than it hides.
   explicit Overlap(bool threaded) : threaded_(threaded) {}
   ~Overlap() {
     {

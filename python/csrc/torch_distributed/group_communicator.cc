@@ -4,6 +4,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/util/StringUtil.h>
 
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -18,6 +19,9 @@ at::Tensor Bytes(const void* data, size_t bytes) {
 }
 
 std::vector<int64_t> Splits(const std::vector<size_t>& bytes) { return {bytes.begin(), bytes.end()}; }
+
+// torch gathers to fresh memory and copies from there; blocks of more bytes are sent to each rank instead.
+constexpr size_t kGatheredByTorch = 16 << 10;
 
 // Ranks that call at the same time are not told of each other's waiting.
 constexpr std::chrono::milliseconds kUnnoticed{100};
@@ -78,6 +82,13 @@ void GroupCommunicator::SetTimeout(std::chrono::milliseconds timeout) {
 }
 
 void GroupCommunicator::GatherBytes(const void* sent, void* received, size_t bytes) {
+  if (bytes > kGatheredByTorch) {
+    const size_t ranks = static_cast<size_t>(size());
+    if (copies_.size() < bytes * ranks) copies_.resize(bytes * ranks);
+    for (size_t rank = 0; rank < ranks; ++rank) std::memcpy(copies_.data() + rank * bytes, sent, bytes);
+    const std::vector<size_t> each(ranks, bytes);
+    return ExchangeBytes(copies_.data(), each, received, each);
+  }
   Wait([&] {
     at::Tensor whole = Bytes(received, bytes * static_cast<size_t>(size())), part = Bytes(sent, bytes);
     return host_->_allgather_base(whole, part, {});

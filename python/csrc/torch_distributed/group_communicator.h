@@ -43,7 +43,8 @@ class GroupCommunicator final : public Communicator {
   ConnectHost connect_;
   const std::shared_ptr<RollCall> roll_call_;
   GroupNotes notes_;
-  uint64_t exchanges_ = 0;  // that have succeeded; guarded by a turn
+  uint64_t exchanges_ = 0;    // that have succeeded; guarded by a turn, as is the next
+  std::vector<char> copies_;  // of what is gathered
   std::mutex connecting_;
   c10::intrusive_ptr<c10d::Backend> host_;  // from the first operator on, until the group is lost
   bool closed_ = false;
