@@ -93,8 +93,7 @@ class ProductAllToAllKernel final : public ExpertKernel<In> {
           std::memcpy(y.as<char>() + block.all, rooms.arrived + block.by_rank, block.bytes);
         });
       });
-      for (int64_t j = first; j < last; ++j)
-        made += static_cast<size_t>(RowsOfExpert(counts_.sent, experts, j)) * row;
+      for (int64_t j = first; j < last; ++j) made += static_cast<size_t>(RowsOfExpert(counts_.sent, experts, j)) * row;
     }
     overlap.Compute([&] { given.MultiplyShared(shared_, shared_y); });
     overlap.Wait();

@@ -47,9 +47,7 @@ def judge(runs, names=None):
 def not_counted(files, names=None):
     """Tests by (suite, file) of files without a counted test, marked as skipped."""
     names = names or Names.of_this_build()
-    sources = {
-        (suite, name_in_suite(suite, path)): TestFile(path, names) for suite, path in files
-    }
+    sources = {(suite, name_in_suite(suite, path)): TestFile(path, names) for suite, path in files}
     return {
         file: {test: Outcome("skipped", "not run: does not count") for test in source.tests}
         for file, source in sources.items()

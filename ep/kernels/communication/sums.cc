@@ -102,16 +102,14 @@ void AllReduceInt8(Communicator& group, const char* op, DType dtype, void* data,
     ParallelFor(static_cast<int64_t>(mine), kGrain, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
         int32_t total = 0;
-        for (size_t rank = 0; rank < sent.size(); ++rank)
-          total += received[rank * mine + static_cast<size_t>(i)];
+        for (size_t rank = 0; rank < sent.size(); ++rank) total += received[rank * mine + static_cast<size_t>(i)];
         sum[i] = Saturated(static_cast<float>(total) * scales.terms[i % n] / scales.sums[i % n]);
       }
     });
     std::memset(sum + mine, 0, static_cast<size_t>(share * n) - mine);
     group.AllGather(op, sum, sums, static_cast<size_t>(share * n));
     ParallelFor(rows * n, kGrain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i)
-        values[i] = FromFloat<T>(static_cast<float>(sums[i]) * scales.sums[i % n]);
+      for (int64_t i = begin; i < end; ++i) values[i] = FromFloat<T>(static_cast<float>(sums[i]) * scales.sums[i % n]);
     });
   });
 }
