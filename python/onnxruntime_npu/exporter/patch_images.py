@@ -51,7 +51,7 @@ class PatchVisionPart(nn.Module):
         """
         pixel_values, positions, *windows = inputs
         count = pixel_values.shape[0]
-        options = {}
+        options: dict[str, Any] = {}
         if windows:  # patches stay in their order, in which nothing but attention depends on others
             options["window_index"] = torch.arange(count // self.merge**2)
             options["cu_window_seqlens"] = Windows(windows[0], count)
