@@ -116,7 +116,8 @@ void CopyRows(const Problem& p, const Sequence& s, const KeyOperand& operand, in
 // have pages for keys that no row sees.
 void PrefetchFirstRows(const Problem& p, const Item& item);
 
-// Whether rows of keys and values have all heads side by side and are read as they lie, so that LinesAhead may take them.
+// Whether rows of keys and values have all heads side by side and are read as they lie, so that LinesAhead may take
+// them.
 bool HeadsLieTogether(const Problem& p);
 
 // Prefetches the keys and values of a sequence into the L2 cache, line after line as they lie in memory, all heads at
