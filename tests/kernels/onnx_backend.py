@@ -79,7 +79,6 @@ def main(arguments: list | None = None) -> int:
     parser.add_argument("-k", default="", help="only tests whose name contains this")
     parser.add_argument("-v", action="store_true", help="name the tests that were not claimed")
     options = parser.parse_args(arguments)
-    ort.set_default_logger_severity(4)
     tally = Tally()
     for case in cases(options.k):
         judge(case, tally)
@@ -227,4 +226,5 @@ def report(tally: Tally, verbose: bool) -> str:
 
 
 if __name__ == "__main__":
+    ort.set_default_logger_severity(4)  # of this process: tests that call main look at warnings
     sys.exit(main())
