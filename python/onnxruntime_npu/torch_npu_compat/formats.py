@@ -155,9 +155,9 @@ def get_storage_size(input: torch.Tensor) -> int:
 
 def _traced_cast(input: torch.Tensor, acl_format: int | torch.Tensor) -> torch.Tensor:
     """Return what the operator does; a trace knows no other format of a tensor than its own."""
-    like = isinstance(acl_format, torch.Tensor)
-    number = _natural(acl_format.dim()) if like else acl_format
-    return torch.ops.npu._npu_format_cast.default(input, int(number))
+    if isinstance(acl_format, torch.Tensor):
+        acl_format = _natural(acl_format.dim())
+    return torch.ops.npu._npu_format_cast.default(input, int(acl_format))
 
 
 def _natural(dimensions: int) -> Format:
