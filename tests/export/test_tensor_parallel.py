@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
@@ -77,6 +78,24 @@ def test_logits_of_every_rank_equal_transformers(tmp_path, ranks):
             np.testing.assert_allclose(first[row], expected, rtol=0, atol=1e-4)
         for other in others:  # every rank adds the parts in the same order
             np.testing.assert_array_equal(other, first)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_parts_generate_the_tokens_of_transformers_eagerly(tmp_path, ranks):
+    """Without a cache, over torch's process group."""
+    model = tiny_model("llama")
+    expected = [list(prompt) for prompt in PROMPTS]
+    with torch.no_grad():
+        for tokens in expected:
+            for _ in range(8):
+                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    script = Path(__file__).with_name("eager_parts_rank.py")
+    done = started(ranks, script, tmp_path, json.dumps(PROMPTS), 8)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for rank in range(ranks):
+        made = json.loads((tmp_path / f"tokens_{rank}.json").read_text())
+        assert [p + row for p, row in zip(PROMPTS, made, strict=True)] == expected
 
 
 # What ranks change in the logits of a quantised model in float16, relative to their norm: a term
