@@ -3,9 +3,10 @@
 
 SmolLM2-135M with its real weights, as onnxruntime-genai's builder writes it (int4 and float32) and
 as transformers' own exporter does. The source runs on the CPUExecutionProvider and, with what it
-can place there, on the NPUExecutionProvider; the converted file on the NPUExecutionProvider. All
-take the cache of a step as input and return the grown one, which stays on the device, and the
-logits of every token. The logits are compared before anything is timed.
+can place there, on the NPUExecutionProvider; the converted file on the NPUExecutionProvider. A peer
+is OpenVINO, where it can read the source. All take the cache of a step as input and return the
+grown one, which stays on the device, and the logits of every token. The logits are compared before
+anything is timed.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ import harness
 import llm_engines
 import models
 import numpy as np
+from peers import Peers
 
 PROMPT, STEPS = 128, 16
 CACHE = (3, 0, 64)  # heads, tokens and the size of a head of SmolLM2's empty cache
+PEER = "openvino"
 BUILDER = "onnxruntime-genai's builder"
 # Relative norm of the difference of logits. float32: sums in another order. int4: both files round
 # blocks of activations to int8, and the converted one rounds activations and scales to bfloat16.
@@ -66,15 +69,11 @@ class FileModel(llm_engines.LanguageModel):
         self.past = self.kept[past]
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
-        rows, new = ids.shape
         self.kept[past] = self.past
         binding = self.session.io_binding()
-        binding.bind_cpu_input("input_ids", np.ascontiguousarray(ids))
-        if "attention_mask" in self.names:
-            binding.bind_cpu_input("attention_mask", np.ones((rows, past + new), np.int64))
-        if "position_ids" in self.names:
-            positions = np.arange(past, past + new, dtype=np.int64)[None].repeat(rows, 0)
-            binding.bind_cpu_input("position_ids", positions)
+        for name, array in llm_engines.tokens_after(ids, past).items():
+            if name in self.names:
+                binding.bind_cpu_input(name, array)
         for cache, value in zip(self.caches, self.past, strict=True):
             binding.bind_ortvalue_input(cache.name, value)
         binding.bind_output(self.outputs[0], "cpu")
@@ -142,7 +141,9 @@ def converted(kind: str, file: Path, out: Path) -> Path:
 def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", ["float32"], rounds=9)
     parser.add_argument("--files", nargs="+", default=list(FILES), choices=list(FILES), help="of")
+    parser.add_argument("--peers", nargs="*", default=[PEER], choices=[PEER], help="too")
     arguments = harness.parse_arguments(parser)
+    peers = Peers(harness.FOLDER)
     for title in arguments.files:
         kind, tolerance = FILES[title]
         before = source(kind, arguments.out) / "model.onnx"
@@ -157,6 +158,12 @@ def main() -> None:
             name: harness.Spec(functools.partial(make, str(path), provider), ours=path is after)
             for name, (path, provider) in lineup.items()
         }
+        missing = {name: why for name in arguments.peers if (why := peers.unavailable.get(name))}
+        for name in set(arguments.peers) - set(missing):
+            read = functools.partial(llm_engines.OpenVinoFile, str(before), CACHE)
+            specs[name] = harness.Spec(
+                functools.partial(read, arguments.threads), python=peers.python
+            )
         cases = [
             harness.Case(f"{title} prefill {PROMPT}", PROMPT, "tokens", "prefill", (PROMPT,)),
             harness.Case(f"{title} decode @{PROMPT}", STEPS, "tokens", "decode", (PROMPT, STEPS)),
@@ -164,7 +171,9 @@ def main() -> None:
         check = functools.partial(
             harness.compare, method="logits", calls=[(PROMPT, 3)], tolerance=tolerance
         )
-        harness.measure(arguments, f"converted-{kind}", specs, cases, check, {})
+        harness.measure(arguments, f"converted-{kind}", specs, cases, check, missing)
+        for name, why in missing.items():
+            print(f"{title}: without {name}: {why}", flush=True)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,16 @@ def prompt(length: int, vocabulary: int, rows: int = 1) -> np.ndarray:
     return np.repeat(row, rows, 0)
 
 
+def tokens_after(ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
+    """Inputs of a step without padding: ids [rows, n] int64 after `past` cached tokens."""
+    rows, total = len(ids), past + ids.shape[1]
+    return {
+        "input_ids": np.ascontiguousarray(ids),
+        "attention_mask": np.ones((rows, total), np.int64),
+        "position_ids": np.arange(past, total, dtype=np.int64)[None].repeat(rows, 0),
+    }
+
+
 class LanguageModel:
     """Timing over `reset`, `step` and `rewind`, which an engine implements."""
 
@@ -166,16 +176,13 @@ class OrtModel(LanguageModel):
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         rows, new = ids.shape
-        total = past + new
         known = {
-            "input_ids": lambda: np.ascontiguousarray(ids),
-            "attention_mask": lambda: np.ones((rows, total), np.int64),
-            "position_ids": lambda: np.arange(past, total, dtype=np.int64)[None].repeat(rows, 0),
-            "sequence_lengths": lambda: np.full(rows, new, np.int64),
-            "total_lengths": lambda: np.full(rows, total, np.int64),
+            **tokens_after(ids, past),
+            "sequence_lengths": np.full(rows, new, np.int64),
+            "total_lengths": np.full(rows, past + new, np.int64),
         }
         for name in self.others:
-            self.binding.bind_cpu_input(name, known[name]())
+            self.binding.bind_cpu_input(name, known[name])
         self.session.run_with_iobinding(self.binding)
         return self.logits.numpy()[:, -1].astype(np.float32, copy=False)
 
@@ -285,6 +292,49 @@ class OpenVinoModel(LanguageModel):
         beams = np.arange(rows, dtype=np.int32)
         feeds = {"input_ids": ids, "position_ids": positions, "beam_idx": beams}
         return np.asarray(self.request.infer(feeds)["logits"], np.float32)[:, -1]
+
+
+class OpenVinoFile(LanguageModel):
+    """An ONNX file whose cache grows, read by OpenVINO as it is, on its CPU plugin in float32.
+
+    Requests take turns, so that the outputs of one are inputs of the next without a copy; the one
+    of the prompt keeps its outputs.
+    """
+
+    def __init__(self, path: str, cache: tuple[int, ...], threads: int) -> None:
+        super().__init__()
+        import openvino
+
+        options = {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+        }
+        compiled = openvino.Core().compile_model(path, "CPU", options)
+        self.openvino, self.cache = openvino, cache
+        self.prompt, *self.turns = (compiled.create_infer_request() for _ in range(3))
+        self.names = [port.any_name for port in compiled.inputs]
+        self.caches = [name for name in self.names if "past" in name]
+        self.vocabulary = compiled.outputs[0].get_partial_shape()[2].get_length()
+
+    def reset(self, rows: int) -> None:
+        empty = self.openvino.Tensor(np.zeros((rows, *self.cache), np.float32))
+        self.past = [empty for _ in self.caches]
+        self.kept: dict[int, list[Any]] = {}
+
+    def rewind(self, past: int) -> None:
+        self.past = self.kept[past]
+
+    def step(self, ids: np.ndarray, past: int) -> np.ndarray:
+        # Decoding steps after the prompt, whose cache is needed again.
+        self.kept[past] = self.past
+        request = self.turns[past % 2] if past else self.prompt
+        given = dict(zip(self.caches, self.past, strict=True))
+        tokens = tokens_after(ids, past)
+        given |= {name: tokens[name] for name in self.names if name in tokens}
+        request.infer(given, share_inputs=True, share_outputs=True)
+        logits, *self.past = request.output_tensors
+        return np.asarray(logits.data[:, -1], np.float32)
 
 
 class LlamaCppModel(LanguageModel):

@@ -45,6 +45,9 @@ class Model:
 SMOLLM2 = Model("SmolLM2-135M")  # real weights
 QWEN = Model("Qwen2.5-0.5B-shape")  # random weights: only its shape is Qwen2.5-0.5B's
 MODELS = {model.name: model for model in (SMOLLM2, QWEN)}
+# Small ones with experts and random weights: 8 of Mixtral's, 32 of DeepSeek-V3's and its latents.
+MIXTRAL, DEEPSEEK = Model("Mixtral-tiny-shape"), Model("DeepSeek-V3-tiny-shape")
+ROUTED = {model.name: model for model in (MIXTRAL, DEEPSEEK)}
 
 
 def digest(*parts: Any, files: Iterable[Path] = ()) -> str:
@@ -100,8 +103,7 @@ def _save_smollm2(layers: int | None, folder: Path) -> None:
 
 
 def _save_qwen(layers: int | None, folder: Path) -> None:
-    import torch
-    from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers import Qwen2Config
 
     config = Qwen2Config(
         hidden_size=896,
@@ -117,8 +119,61 @@ def _save_qwen(layers: int | None, folder: Path) -> None:
         bos_token_id=None,
         eos_token_id=0,
     )
+    _save_random(config, folder)
+    _numbered_tokens(config.vocab_size).save_pretrained(folder)
+
+
+def _save_mixtral(layers: int | None, folder: Path) -> None:
+    from transformers import MixtralConfig
+
+    config = MixtralConfig(
+        hidden_size=512,
+        num_hidden_layers=layers or 8,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        intermediate_size=1792,
+        num_local_experts=8,
+        num_experts_per_tok=2,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    )
+    _save_random(config, folder)
+
+
+def _save_deepseek(layers: int | None, folder: Path) -> None:
+    from transformers import DeepseekV3Config
+
+    config = DeepseekV3Config(
+        hidden_size=512,
+        num_hidden_layers=layers or 8,
+        num_attention_heads=8,
+        num_key_value_heads=8,
+        q_lora_rank=192,
+        kv_lora_rank=128,
+        qk_nope_head_dim=64,
+        qk_rope_head_dim=32,
+        v_head_dim=64,
+        intermediate_size=1536,
+        moe_intermediate_size=256,
+        first_k_dense_replace=1,
+        n_routed_experts=32,
+        n_shared_experts=1,
+        num_experts_per_tok=4,
+        n_group=4,
+        topk_group=2,
+        vocab_size=32000,
+        max_position_embeddings=4096,
+    )
+    _save_random(config, folder)
+
+
+def _save_random(config: Any, folder: Path) -> None:
+    """Save a model of bfloat16 with random weights, its norms 1 and its biases 0."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
     with torch.device("meta"):
-        model = Qwen2ForCausalLM(config)
+        model = AutoModelForCausalLM.from_config(config)
     model = model.to_empty(device="cpu").to(torch.bfloat16)
     model.tie_weights()
     generator = torch.Generator().manual_seed(0)
@@ -128,8 +183,9 @@ def _save_qwen(layers: int | None, folder: Path) -> None:
                 weight.fill_(1)
             else:
                 weight.normal_(0, 0.02, generator=generator)
+        for buffer in model.buffers():  # those that are saved are biases of routers
+            buffer.zero_()
     model.save_pretrained(folder)
-    _numbered_tokens(config.vocab_size).save_pretrained(folder)
 
 
 def _numbered_tokens(count: int) -> Any:
@@ -147,9 +203,15 @@ def _numbered_tokens(count: int) -> Any:
 
 def checkpoint(model: Model, out: Path) -> Path:
     """A Hugging Face directory with safetensors, the source of every engine's model."""
-    save = {SMOLLM2.name: _save_smollm2, QWEN.name: _save_qwen}[model.name]
+    save = {
+        SMOLLM2.name: _save_smollm2,
+        QWEN.name: _save_qwen,
+        MIXTRAL.name: _save_mixtral,
+        DEEPSEEK.name: _save_deepseek,
+    }[model.name]
     version = importlib.metadata.version("transformers")
-    key = digest(model.label, version, inspect.getsource(save), inspect.getsource(_numbered_tokens))
+    sources = map(inspect.getsource, (save, _save_random, _numbered_tokens))
+    key = digest(model.label, version, *sources)
     return kept(out, f"{model.label}-checkpoint", key, lambda folder: save(model.layers, folder))
 
 
