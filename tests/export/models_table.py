@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,10 +21,12 @@ from onnxruntime_npu.exporter.architectures import (
 from .conftest import tiny_model
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "models.md"
+# Of test_causal_lm.py and test_precisions.py, which compare every architecture with transformers.
+PRECISIONS = ("float32", "bfloat16")
 _BEGIN, _END = "<!-- models: begin -->", "<!-- models: end -->"
 _HEAD = (
-    "| `model_type` | form | caches | fused operators | kept as they are |",
-    "|---|---|---|---|---|",
+    "| `model_type` | form | precisions | caches | fused operators | kept as they are |",
+    "|---|---|---|---|---|---|",
 )
 
 
@@ -32,6 +35,7 @@ class Row(NamedTuple):
 
     name: str
     form: str
+    precisions: str
     caches: str
     fused: str
     kept: str
@@ -40,21 +44,23 @@ class Row(NamedTuple):
     def of(architecture: Architecture, report: Any) -> Row:
         """Return the line of an architecture; ``report``: of its export with a growing cache."""
         # Whether a norm follows an addition is a matter of the graph, not of the architecture.
-        operators = {
-            op.lstrip("_").replace("npu_add_rms_norm", "npu_rms_norm") for op in report.replaced
-        }
+        operators = Counter[str]()
+        for op, counts in report.replaced.items():
+            name = op.lstrip("_").replace("npu_add_rms_norm", "npu_rms_norm")
+            operators[name] += counts["emitted"]
         kept = sorted({part["role"] for part in report.kept} - {"decoder"})
-        fused = ", ".join(f"`{op}`" for op in sorted(operators))
+        fused = ", ".join(f"{count} `{op}`" for op, count in sorted(operators.items()))
         return Row(*known(architecture), fused or "—", ", ".join(kept) or "—")
 
     def __str__(self) -> str:
         return f"| {' | '.join(self)} |"
 
 
-def known(architecture: Architecture) -> tuple[str, str, str]:
+def known(architecture: Architecture) -> tuple[str, str, str, str]:
     """Return the cells that need no export."""
     form = "rebuilt" if architecture.rebuilt else "original"
-    return f"`{architecture.model_type}`", form, ", ".join(architecture.caches)
+    name, caches = f"`{architecture.model_type}`", ", ".join(architecture.caches)
+    return name, form, ", ".join(PRECISIONS), caches
 
 
 def rows(document: str) -> list[Row]:

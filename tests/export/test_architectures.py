@@ -45,7 +45,7 @@ def test_document_without_markers_is_refused():
 def test_table_of_models_has_every_architecture():
     lines = models_table.rows(models_table.DOCUMENT.read_text())
     expected = [models_table.known(architecture) for architecture in ARCHITECTURES]
-    assert [line[:3] for line in lines] == expected, "run: python -m tests.export.models_table"
+    assert [line[:4] for line in lines] == expected, "run: python -m tests.export.models_table"
 
 
 @pytest.mark.parametrize(
