@@ -121,22 +121,10 @@ def test_capped_scores_are_an_operator_of_opset_23(exported, kind, cache):
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("kind", "cache"),
-    [
-        *(
-            pytest.param(
-                kind,
-                "dynamic",
-                marks=() if kind in ("gpt_oss", "bloom") else pytest.mark.exhaustive,
-            )
-            for kind in FUSED
-        ),
-        pytest.param("gemma2", "static", marks=pytest.mark.slow),
-        pytest.param("gemma3_text", "paged", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "cache"), [("gemma2", "static"), ("gemma3_text", "paged")])
 def test_bfloat16_error_is_within_that_of_transformers(exported, kind, cache):
+    """With other caches than those of test_precisions.py."""
     model, directory, report = exported(kind, cache=cache, dtype="bfloat16")
     assert report.gaps == []
     halved = tiny_model(kind).to(torch.bfloat16)
