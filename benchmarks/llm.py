@@ -178,7 +178,7 @@ def run(lineup: Lineup, arguments: argparse.Namespace) -> None:
         for name in arguments.models:
             model, peers = MODELS[name], arguments.peers
             if name in models.ROUTED:
-                # No peer has integers for these. Decoding steps of DeepSeek's in bfloat16 differ from
+                # No peer has integers for these. Decoding steps of DeepSeek in bfloat16 differ from
                 # torch's by 0.4, more than rounding explains: a defect, so nothing is timed there.
                 if dtype in BITS or (dtype == "bfloat16" and model == models.DEEPSEEK):
                     continue
