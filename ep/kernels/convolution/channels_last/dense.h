@@ -30,9 +30,10 @@ class Dense {
   static constexpr int64_t StoredChannels(int64_t channels) { return (channels + kDepth - 1) / kDepth * kDepth; }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
-  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const T* x,
-        const gemm::PackedMatrix& weight, const float* bias, const Finish<T>& finish)
-      : Dense(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), channels, x, weight, bias, finish) {}
+  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const T* x, const gemm::PackedMatrix& weight,
+        const float* bias, const Finish<T>& finish)
+      : Dense(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), channels, x, weight, bias,
+              finish) {}
 
   void Run() const {
     const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(kBlockBytes),

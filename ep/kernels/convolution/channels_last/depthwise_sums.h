@@ -7,18 +7,35 @@
 
 namespace npu::channels_last {
 
-// What an output reads; distances in elements.
+// The taps that an output reads; distances in pixels.
 struct DepthwiseTaps {
-  int64_t rows, columns;         // of the kernel
-  int64_t row_pitch, tap_pitch;  // to the pixel of the next row of taps, and of the next tap in a row
-  int64_t output_pitch;          // to the pixel of the next output
-  int64_t weight_pitch;          // to the weight of the next tap
-  int64_t sums_pitch;            // to the sums of the next output
+  int64_t rows, columns;
+  int64_t stride, dilation;  // of the columns, from one output and from one tap to the next
+  int64_t weight_pitch;      // in elements, to the weight of the next tap
+  int64_t sums_pitch;        // in elements, to the sums of the next output
 };
 
-// A vector of sums of each output from the pixels on that the first output reads.
+// The pixels that some outputs read: for each row of taps, from the first one's first on.
 template <class T>
-using DepthwiseFunction = void (*)(const DepthwiseTaps& taps, const T* pixels, const float* weight, float* sums);
+struct PixelsInside {
+  const T* At(int64_t row, int64_t i) const { return first + row * row_pitch + i * pixel_pitch; }
+
+  const T* first;
+  int64_t row_pitch, pixel_pitch;
+};
+// Those that have padding among them, one by one.
+template <class T>
+struct PixelsListed {
+  const T* At(int64_t row, int64_t i) const { return pixels[row * width + i]; }
+
+  const T* const* pixels;
+  int64_t width;
+};
+
+// A vector of sums of each output for the channels from `channel` on. P: PixelsInside or PixelsListed.
+template <class P>
+using DepthwiseFunction = void (*)(const DepthwiseTaps& taps, const P& pixels, int64_t channel, const float* weight,
+                                   float* sums);
 
 namespace depthwise {
 
@@ -27,17 +44,17 @@ using simd::LoadFloats;
 using simd::Vec;
 
 // Any kernel.
-template <int kOutputs, class T>
-void Sum(const DepthwiseTaps& taps, const T* pixels, const float* weight, float* sums) {
+template <int kOutputs, class P>
+void Sum(const DepthwiseTaps& taps, const P& pixels, int64_t channel, const float* weight, float* sums) {
   Vec sum[kOutputs];
 #pragma GCC unroll 8
   for (int o = 0; o < kOutputs; ++o) sum[o] = Vec{};
-  for (int64_t row = 0; row < taps.rows; ++row, pixels += taps.row_pitch) {
-    const T* in = pixels;
-    for (int64_t tap = 0; tap < taps.columns; ++tap, in += taps.tap_pitch, weight += taps.weight_pitch) {
+  for (int64_t row = 0; row < taps.rows; ++row) {
+    for (int64_t tap = 0; tap < taps.columns; ++tap, weight += taps.weight_pitch) {
       const Vec w = Load(weight);
 #pragma GCC unroll 8
-      for (int o = 0; o < kOutputs; ++o) sum[o] += w * LoadFloats(in + o * taps.output_pitch);
+      for (int o = 0; o < kOutputs; ++o)
+        sum[o] += w * LoadFloats(pixels.At(row, o * taps.stride + tap * taps.dilation) + channel);
     }
   }
 #pragma GCC unroll 8
@@ -46,19 +63,18 @@ void Sum(const DepthwiseTaps& taps, const T* pixels, const float* weight, float*
 
 // A kernel of kColumns neighbouring taps in a row, and outputs kStride pixels apart: a pixel is read once for all
 // outputs that it reaches.
-template <int kOutputs, int kColumns, int kStride, class T>
-void SumShared(const DepthwiseTaps& taps, const T* pixels, const float* weight, float* sums) {
+template <int kOutputs, int kColumns, int kStride, class P>
+void SumShared(const DepthwiseTaps& taps, const P& pixels, int64_t channel, const float* weight, float* sums) {
   Vec sum[kOutputs];
 #pragma GCC unroll 8
   for (int o = 0; o < kOutputs; ++o) sum[o] = Vec{};
-  for (int64_t row = 0; row < taps.rows; ++row, pixels += taps.row_pitch) {
+  for (int64_t row = 0; row < taps.rows; ++row) {
     Vec w[kColumns];
 #pragma GCC unroll 8
     for (int tap = 0; tap < kColumns; ++tap, weight += taps.weight_pitch) w[tap] = Load(weight);
-    const T* pixel = pixels;
 #pragma GCC unroll 32
-    for (int i = 0; i < (kOutputs - 1) * kStride + kColumns; ++i, pixel += taps.tap_pitch) {
-      const Vec x = LoadFloats(pixel);
+    for (int i = 0; i < (kOutputs - 1) * kStride + kColumns; ++i) {
+      const Vec x = LoadFloats(pixels.At(row, i) + channel);
 #pragma GCC unroll 8
       for (int tap = 0; tap < kColumns; ++tap) {
         const int from_first = i - tap;
@@ -73,14 +89,13 @@ void SumShared(const DepthwiseTaps& taps, const T* pixels, const float* weight, 
 
 }  // namespace depthwise
 
-// `stride`: pixels from one output to the next; `dilation`: from one tap to the next.
-template <int kOutputs, class T>
-DepthwiseFunction<T> DepthwiseFunctionOf(int64_t columns, int64_t stride, int64_t dilation) {
-  if (dilation == 1 && columns == 3 && stride == 1) return &depthwise::SumShared<kOutputs, 3, 1, T>;
-  if (dilation == 1 && columns == 3 && stride == 2) return &depthwise::SumShared<kOutputs, 3, 2, T>;
-  if (dilation == 1 && columns == 5 && stride == 1) return &depthwise::SumShared<kOutputs, 5, 1, T>;
-  if (dilation == 1 && columns == 5 && stride == 2) return &depthwise::SumShared<kOutputs, 5, 2, T>;
-  return &depthwise::Sum<kOutputs, T>;
+template <int kOutputs, class P>
+DepthwiseFunction<P> DepthwiseFunctionOf(const DepthwiseTaps& taps) {
+  if (taps.dilation == 1 && taps.columns == 3 && taps.stride == 1) return &depthwise::SumShared<kOutputs, 3, 1, P>;
+  if (taps.dilation == 1 && taps.columns == 3 && taps.stride == 2) return &depthwise::SumShared<kOutputs, 3, 2, P>;
+  if (taps.dilation == 1 && taps.columns == 5 && taps.stride == 1) return &depthwise::SumShared<kOutputs, 5, 1, P>;
+  if (taps.dilation == 1 && taps.columns == 5 && taps.stride == 2) return &depthwise::SumShared<kOutputs, 5, 2, P>;
+  return &depthwise::Sum<kOutputs, P>;
 }
 
 }  // namespace npu::channels_last

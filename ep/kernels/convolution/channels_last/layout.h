@@ -116,10 +116,12 @@ void TransposeColumns(const From* from, int64_t rows, int64_t columns, int64_t f
     int64_t c = first;
     for (; c + 4 <= stop; c += 4) TransposeBlock(from + r * columns + c, columns, count, to + c * pitch + r, pitch);
     for (; c < stop; ++c)
-      for (int64_t i = r; i < r + 4; ++i) to[c * pitch + i] = i < rows ? FromFloat<To>(ToFloat(from[i * columns + c])) : To{};
+      for (int64_t i = r; i < r + 4; ++i)
+        to[c * pitch + i] = i < rows ? FromFloat<To>(ToFloat(from[i * columns + c])) : To{};
   }
   for (; r < pitch; ++r)
-    for (int64_t c = first; c < stop; ++c) to[c * pitch + r] = r < rows ? FromFloat<To>(ToFloat(from[r * columns + c])) : To{};
+    for (int64_t c = first; c < stop; ++c)
+      to[c * pitch + r] = r < rows ? FromFloat<To>(ToFloat(from[r * columns + c])) : To{};
 }
 
 // `count` matrices [rows, columns] to [columns, pitch], on the pool: blocks of them fit the first-level cache.
@@ -161,9 +163,7 @@ T* ResultsOf(OpContext& ctx, const TensorView& y, bool channels_last) {
 template <class T>
 void LaunchOrder(OpContext& ctx, const char* op, const T* results, const TensorView& y) {
   if (static_cast<const void*>(results) == y.data) return;
-  ctx.Launch(op, [=] {
-    TransposeEach(results, y.shape[0], Pixels(y), y.shape[1], y.as<float>(), Pixels(y));
-  });
+  ctx.Launch(op, [=] { TransposeEach(results, y.shape[0], Pixels(y), y.shape[1], y.as<float>(), Pixels(y)); });
 }
 
 }  // namespace npu::channels_last

@@ -18,8 +18,7 @@ using pooling::Window;
 
 class ChannelsLastMaxPool final : public Kernel {
  public:
-  explicit ChannelsLastMaxPool(const KernelInfo& info)
-      : sliding_("MaxPool", info.attributes), layout_(info) {}
+  explicit ChannelsLastMaxPool(const KernelInfo& info) : sliding_("MaxPool", info.attributes), layout_(info) {}
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);

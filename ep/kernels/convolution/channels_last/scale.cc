@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/layout.h"
-#include "ep/kernels/convolution/channels_last/rounding.h"
+#include "ep/kernels/float_vector.h"
 
 namespace npu {
 namespace {
@@ -53,19 +53,12 @@ class ChannelsLastScale final : public Kernel {
     });
   }
 
-  template <class T>
-  static void Scale(const T* in, const float* factor, int64_t channels, float* to) {
-#pragma omp simd
-    for (int64_t i = 0; i < channels; ++i) to[i] = ToFloat(in[i]) * factor[i];
-  }
-  static void Scale(const BFloat16* in, const float* factor, int64_t channels, BFloat16* to) {
-    constexpr int64_t kTogether = 256;
-    float values[kTogether];
-    for (int64_t i = 0; i < channels; i += kTogether) {
-      const int64_t count = std::min(kTogether, channels - i);
-      Scale(in + i, factor + i, count, values);
-      channels_last::RoundRows(values, 0, 1, count, to + i, 0);
-    }
+  template <class T, class Y>
+  static void Scale(const T* in, const float* factor, int64_t channels, Y* to) {
+    int64_t i = 0;
+    for (; i + simd::kLanes <= channels; i += simd::kLanes)
+      simd::StoreRounded(simd::Rounded<Y>(simd::LoadFloats(in + i) * simd::Load(factor + i)), to + i);
+    for (; i < channels; ++i) to[i] = FromFloat<Y>(ToFloat(in[i]) * factor[i]);
   }
 
   static bool IsFactor(const Shape& shape) { return shape.rank() == 4 && shape[2] == 1 && shape[3] == 1; }

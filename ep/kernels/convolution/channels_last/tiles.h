@@ -1,6 +1,6 @@
 // A dense convolution with channels last through the tile registers: rows of the image, which is of bfloat16, times
-// the panels of its weight. Tiles have 32 rows; where the kernel moves by one pixel they go on from line to line, over the
-// padding between, since the pixels that they read are at one distance from each other throughout. Of few channels,
+// the panels of its weight. Tiles have 32 rows; where the kernel moves by one pixel they go on from line to line, over
+// the padding between, since the pixels that they read are at one distance from each other throughout. Of few channels,
 // what an output reads through all taps is copied to a row.
 #pragma once
 
@@ -30,7 +30,8 @@ class Tiles {
   // `weight`: [kernel rows * kernel columns * StoredChannels(..), channels out]. `bias` may be null.
   Tiles(const std::vector<Axis>& axes, int64_t images, int64_t channels, const BFloat16* x,
         const gemm::PackedMatrix& weight, const float* bias, const Finish<BFloat16>& finish)
-      : Tiles(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(BFloat16)), kBlockBytes), channels, x, weight, bias, finish) {}
+      : Tiles(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(BFloat16)), kBlockBytes), channels, x,
+              weight, bias, finish) {}
 
   void Run() const {
     int64_t lines = rows_.RowsWithin(kBlockBytes);
