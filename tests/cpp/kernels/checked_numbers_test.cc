@@ -102,7 +102,7 @@ void RunWhileChanging(const TestNode& node, const Changing& call) {
       Change(done, table.data<int64_t>() + call.at, static_cast<int64_t>(call.right), static_cast<int64_t>(call.wrong));
     }
   });
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < 300; ++i) {
     try {
       node.Run(call.inputs);
     } catch (const Error&) {  // the number was wrong when it was checked
