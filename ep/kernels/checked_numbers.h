@@ -15,7 +15,7 @@ namespace npu {
 // example instead of keeping it in a register between a check and a use; the empty instruction hides from it where the
 // number is from. Unlike a read that is atomic or volatile, it leaves the loop around it as fast as it was.
 template <class T>
-T ReadOnce(const T* address) {
+inline T ReadOnce(const T* address) {
   static_assert(std::is_arithmetic_v<T>);
   T number = *address;
   if constexpr (std::is_integral_v<T>) {

@@ -10,7 +10,7 @@ namespace npu {
 
 // Resolves indices[at] in a dimension of n elements, counting negative ones from the end.
 template <class Index>
-int64_t CheckedIndex(const char* op, const Index* indices, int64_t at, int64_t n) {
+inline int64_t CheckedIndex(const char* op, const Index* indices, int64_t at, int64_t n) {
   const int64_t index = CheckedNumbers(op, "an index", indices, -n, n)[at];
   return index < 0 ? index + n : index;
 }
