@@ -39,12 +39,12 @@ def rms(values):
     return float(np.sqrt((values**2).mean()))
 
 
-def widen(message):
+def upcast(message):
     """Make everything of bfloat16 in a message of ONNX float32, in place."""
     if isinstance(message, onnx.TensorProto):
         if message.data_type == BFLOAT16:
-            wide = numpy_helper.to_array(message).astype(np.float32)
-            message.CopyFrom(numpy_helper.from_array(wide, message.name))
+            floats = numpy_helper.to_array(message).astype(np.float32)
+            message.CopyFrom(numpy_helper.from_array(floats, message.name))
         return
     if isinstance(message, onnx.TypeProto.Tensor) and message.elem_type == BFLOAT16:
         message.elem_type = FLOAT
@@ -53,14 +53,14 @@ def widen(message):
     for field, value in message.ListFields():
         if field.message_type is not None:
             for each in value if hasattr(value, "__len__") else [value]:
-                widen(each)
+                upcast(each)
 
 
-def widened(directory, place):
+def upcast_copy(directory, place):
     """Return a copy of an exported directory that computes in float32 from the same weights."""
     shutil.copytree(directory, place)
     model = onnx.load(place / "model.onnx")
-    widen(model)
+    upcast(model)
     onnx.save(model, place / "model.onnx")
     return place
 
@@ -81,6 +81,6 @@ def test_bfloat16_is_within_the_rounding_of_transformers(exported, tmp_path, kin
     assert ours <= 2 * theirs
     # onnxruntime's CPU has no arithmetic of bfloat16: there the bodies are computed in float32, so
     # that only constants are rounded, such as factors and 1 + the weight of a norm.
-    wide = widened(directory, tmp_path / "wide")
-    bodies = forced_logits(wide, PROVIDERS[1], PROMPTS, CONTINUATIONS)
+    floats = upcast_copy(directory, tmp_path / "floats")
+    bodies = forced_logits(floats, PROVIDERS[1], PROMPTS, CONTINUATIONS)
     assert rms(bodies - exact) <= theirs
