@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import re
@@ -139,3 +140,14 @@ def test_a_client_that_reads_slowly_gets_everything(server):
         (choice,) = json.loads(event)["choices"]
         texts[choice["index"]] += choice["text"]
     assert texts == [choice["text"] for choice in whole]
+
+
+def test_an_idle_connection_is_kept_longer_than_clients_keep_theirs(server):
+    # Both ends closing after the same time, a request is lost now and then.
+    address = server.http.base_url
+    connection = http.client.HTTPConnection(address.host, address.port, timeout=60)
+    for pause in (6, 0):  # httpx, and so OpenAI's client, keeps idle connections for 5 s
+        connection.request("GET", "/health")
+        assert connection.getresponse().read()
+        time.sleep(pause)
+    connection.close()

@@ -24,6 +24,10 @@ _LOG = logging.getLogger("onnxruntime_npu.serving")
 # What other processes and later calls import.
 _NEEDED = ("onnxruntime_genai", "transformers", "llguidance")
 
+# Clients drop idle connections sooner, OpenAI's after 5 s: a request that is sent while the server
+# closes its connection would be lost.
+_KEEP_ALIVE_SECONDS = 75
+
 
 class _Server(uvicorn.Server):
     """The first SIGTERM or SIGINT lets running requests end, the second stops at once.
@@ -65,6 +69,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
         access_log=False,
         log_config=None,
         log_level="warning",
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         ssl_certfile=settings.ssl_certfile,
         ssl_keyfile=settings.ssl_keyfile,
     )
