@@ -35,7 +35,7 @@ def reference(logits, p=None, k=None):
     )
     count = logits.shape[1]
     if k is not None and count:
-        check_indices(k, 1, count, "[npu_top_k_top_p] expected k", closed=True)
+        check_indices(k, 1, count + 1, "[npu_top_k_top_p] expected k")
     if p is not None and count:
         check_indices(p, 0, 1, "[npu_top_k_top_p] expected p", closed=True)
     kept, order = logits.sort(dim=-1, stable=True)
@@ -115,13 +115,13 @@ for _dtype in FLOATS:
 
 op.errors(
     lambda make: Sample(make(2, 8), None, make.tensor([3, 9], "int32")),
-    match=r"\[npu_top_k_top_p\] expected k in \[1, 8\], got 9",
+    match=r"\[npu_top_k_top_p\] expected k in \[1, 9\), got 9",
     needs_values=True,
     id="k_too_large",
 )
 op.errors(
     lambda make: Sample(make(2, 8), None, make.tensor([0, 3], "int32")),
-    match=r"\[npu_top_k_top_p\] expected k in \[1, 8\], got 0",
+    match=r"\[npu_top_k_top_p\] expected k in \[1, 9\), got 0",
     needs_values=True,
     id="k_zero",
 )
