@@ -51,8 +51,9 @@ def test_external_weight_is_resident_once_during_load(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     growth, *values = map(int, done.stdout.split())
     assert values == [5, 9 * 1024 + 5, len(table) * 1024 - 1019]
-    # 16 MiB of the file at a time; code and onnxruntime's heap for one node are below 16 MiB.
-    assert size <= growth < size + 32 * MIB
+    # 16 MiB of the file at a time, and below 16 MiB of code and onnxruntime's heap, more if the
+    # system gives that pages of 2 MiB; a second copy would be 96.
+    assert size <= growth < size + 48 * MIB
 
 
 def test_memory_freed_by_packing_is_reused_by_runs() -> None:
