@@ -15,7 +15,7 @@ file(GLOB op_generator CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/python/onnxrunti
 
 # The signatures of the npu:: operators, the positions of their arguments (contrib_ops/<family>/<op>.h, which the kernel
 # beside the definition includes) and the type stubs of their functions: build outputs, never committed.
-# codegen.py runs as a script: the package around it imports onnxruntime, which a build may lack.
+# codegen.py runs as a script, without installed packages (-S): a build may lack them, or pip may be unpacking them.
 set(op_table "${PROJECT_BINARY_DIR}/generated/npu_op_table.cc")
 set(op_stubs "${NPU_LIBRARY_DIR}/ops.pyi")
 set(op_headers ${op_definitions})
@@ -31,7 +31,7 @@ list(TRANSFORM op_headers REPLACE "^${NPU_CONTRIB_OPS_DIR}/(.*)[.]py$" "${PROJEC
 add_custom_command(
   OUTPUT "${op_table}" "${op_stubs}"
   BYPRODUCTS ${op_headers}
-  COMMAND "${Python3_EXECUTABLE}" -B "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
+  COMMAND "${Python3_EXECUTABLE}" -B -S "${PROJECT_SOURCE_DIR}/python/onnxruntime_npu/opdef/codegen.py"
           "${NPU_CONTRIB_OPS_DIR}" "${op_table}" "${PROJECT_BINARY_DIR}/generated/contrib_ops" "${op_stubs}"
   DEPENDS ${op_definitions} ${op_generator}
   COMMENT "Generating the npu:: operator table"

@@ -5,7 +5,8 @@ threshold: it stays, as on the newest one, which is the rule of torchvision's nm
 ones before, and with ORT_NPU_GENERATION=older, it goes.
 """
 
-import numpy as np
+import struct
+
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch, wide
 
 from .._generation import is_older
@@ -49,7 +50,8 @@ def _exceeded(threshold):
     """Return what an overlap must exceed: for ties to count, the number of float32 below."""
     if not is_older() or threshold == 0:
         return threshold
-    return float(np.nextafter(np.float32(threshold), np.float32(0)))
+    (bits,) = struct.unpack("<I", struct.pack("<f", threshold))
+    return struct.unpack("<f", struct.pack("<I", bits - 1))[0]
 
 
 @op.function

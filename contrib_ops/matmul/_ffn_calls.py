@@ -104,6 +104,7 @@ def refusals(op):
         def call(make):
             tensors = (make(*size) if dtype is None else make(*size, dtype=dtype) for size in sizes)
             given = {n: make(*o) if isinstance(o, tuple) else o for n, o in options.items()}
+            given = {n: o() if callable(o) else o for n, o in given.items()}
             return Sample(*tensors, activation, **given)
 
         op.errors(call, match=rf"\[npu_ffn\] {message}", id=identifier)
@@ -189,14 +190,15 @@ def refusals(op):
         "expected no deq_scale1 with x and weights of floats, got one",
         x,
         *layers,
-        deq_scale1=torch.ones(4),
+        deq_scale1=lambda: torch.ones(4),
     )
 
     def of_bytes(make, activation="relu", **options):
         weights = torch.ones(8, 4, dtype=torch.int8), torch.ones(4, 3, dtype=torch.int8)
-        return Sample(torch.ones(6, 8, dtype=torch.int8), *weights, activation, **options)
+        given = {n: o and torch.ones(o) for n, o in options.items()}
+        return Sample(torch.ones(6, 8, dtype=torch.int8), *weights, activation, **given)
 
-    complete = {"scale": torch.ones(1), "deq_scale1": torch.ones(4), "deq_scale2": torch.ones(3)}
+    complete = {"scale": 1, "deq_scale1": 4, "deq_scale2": 3}  # sizes: a build has no torch
     for identifier, message, options in (
         ("no_scale", "expected scale with x and weights of int8, got none", {"scale": None}),
         (
@@ -207,12 +209,12 @@ def refusals(op):
         (
             "scale_shape",
             r"expected scale of shape \[1\] or \[4\], got \[2\]",
-            {"scale": torch.ones(2)},
+            {"scale": 2},
         ),
         (
             "bias_of_floats",
             "expected bias1 of int32 with x and weights of int8, got float32",
-            {"bias1": torch.ones(4)},
+            {"bias1": 4},
         ),
     ):
         given = {**complete, **options}

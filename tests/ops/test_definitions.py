@@ -407,6 +407,17 @@ def test_real_torch_npu_takes_precedence_with_one_warning() -> None:
     assert printed.count("torch_npu is loaded and owns") == 1
 
 
+def test_build_step_needs_no_installed_packages(tmp_path: Path) -> None:
+    # A build compiles while pip installs: torch may be absent, or half unpacked.
+    package = Path(onnxruntime_npu.__file__).parent
+    roots = package.parent.parent / "contrib_ops"
+    command = [sys.executable, "-S", str(package / "opdef" / "codegen.py"), str(roots)]
+    command += [str(tmp_path / "table.cc"), str(tmp_path / "headers"), str(tmp_path / "ops.pyi")]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "def npu_rms_norm" in (tmp_path / "ops.pyi").read_text()
+
+
 def test_build_step_reports_what_is_wrong_with_a_definition(tmp_path: Path) -> None:
     package = Path(onnxruntime_npu.__file__).parent
     definition = tmp_path / "ops" / "family" / "npu_broken.py"
