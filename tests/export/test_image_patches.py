@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from onnxruntime_npu import export_image_text_to_text
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge, model_kept
-from .test_image_text import FORCED, IMAGE_TOKEN, PROVIDERS, TEXT
+from .conftest import Forced, enlarge
+from .test_image_text import FORCED, IMAGE_TOKEN, PROVIDERS, TEXT, exports_of
 
 GRIDS = [[1, 4, 6], [1, 2, 2], [1, 8, 4]]  # patches of three images
 VALUES = 3 * 2 * 4 * 4  # of a patch: channels, two times, rows, columns
@@ -71,17 +70,8 @@ def inputs():
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Return a function that gives (model, directory, report) of an export, made once."""
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
-            with model_kept(model):
-                made[kind] = (model, place, export_image_text_to_text(model, place))
-        return made[kind]
-
-    return get
+    """Return ``exports_of`` the models of this file."""
+    return exports_of(tiny_model, tmp_path_factory)
 
 
 def expected_logits(model, inputs):

@@ -115,8 +115,7 @@ def expected_logits(model, inputs):
     return torch.stack(logits, 1).float().numpy()
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory):
+def exports_of(tiny_model, tmp_path_factory):
     """Return a function that gives (model, directory, report) of an export, made once."""
     made = {}
 
@@ -128,6 +127,12 @@ def exported(tmp_path_factory):
         return made[kind]
 
     return get
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """Return ``exports_of`` the models of this file."""
+    return exports_of(tiny_model, tmp_path_factory)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 // where min > max, max wins.
 #include <limits>
 
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
 
@@ -24,14 +24,7 @@ void LaunchClip(OpContext& ctx, const TensorView& x, const T* low, const T* high
   const int64_t n = x.elements();
   if (n == 0) return;
   ctx.Launch("Clip", [=, px = x.as<const T>(), py = y.as<T>()] {
-    const auto read = [](const T* bound, C fallback) {
-      if (bound == nullptr) return fallback;
-      if constexpr (kIsHalf<T>) {
-        return ToFloat(*bound);
-      } else {
-        return *bound;
-      }
-    };
+    const auto read = [](const T* bound, C fallback) { return bound == nullptr ? fallback : Upcast(*bound); };
     const C from = read(low, low_value);
     const C to = read(high, high_value);
     ParallelFor(n, kCheapGrain, [=](int64_t begin, int64_t end) {

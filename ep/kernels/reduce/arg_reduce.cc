@@ -1,7 +1,7 @@
 // ArgMax and ArgMin. NaN counts as the extreme, as in NumPy.
 #include <algorithm>
 
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/axis.h"
 #include "ep/kernels/row_block.h"
@@ -32,28 +32,19 @@ bool Replaces(C a, C b) {
   return last && tie ? true : !b_nan && (a_nan || Op::Better(a, b));
 }
 
-template <class T>
-ComputeType<T> Load(T v) {
-  if constexpr (kIsHalf<T>) {
-    return ToFloat(v);
-  } else {
-    return v;
-  }
-}
-
 // Reduces `count` columns side by side along the inner dimension, which is 1 for the last axis.
 template <class Op, bool last, class T>
 void ArgBlock(const T* x, int64_t n, int64_t stride, int64_t* y, int64_t count) {
   ComputeType<T> best[kRowBlock];
   for (int64_t j = 0; j < count; ++j) {
-    best[j] = Load(x[j]);
+    best[j] = Upcast(x[j]);
     y[j] = 0;
   }
   for (int64_t i = 1; i < n; ++i) {
     const T* row = x + i * stride;
 #pragma omp simd
     for (int64_t j = 0; j < count; ++j) {
-      const auto value = Load(row[j]);
+      const auto value = Upcast(row[j]);
       const bool replaces = Replaces<Op, last>(value, best[j]);
       best[j] = replaces ? value : best[j];
       y[j] = replaces ? i : y[j];
@@ -72,8 +63,8 @@ int64_t ArgRow(const T* x, int64_t n) {
   int64_t best = positions[0] * lanes;
   const auto offer = [&](int64_t i) {
     // Lanes are not in order of position: ties are decided by the position itself.
-    const bool later = Replaces<Op, true>(Load(x[i]), Load(x[best]));
-    const bool better = Replaces<Op, false>(Load(x[i]), Load(x[best]));
+    const bool later = Replaces<Op, true>(Upcast(x[i]), Upcast(x[best]));
+    const bool better = Replaces<Op, false>(Upcast(x[i]), Upcast(x[best]));
     if (better || (later && (last ? i > best : i < best))) best = i;
   };
   for (int64_t j = 1; j < lanes; ++j) offer(positions[j] * lanes + j);

@@ -62,6 +62,7 @@ inline Four LoadFour(const BFloat16* from) {
 inline void StoreFours(const Four (&rows)[4], float* to, int64_t pitch) {
   for (int i = 0; i < 4; ++i) *reinterpret_cast<Four*>(to + i * pitch) = rows[i];
 }
+// Rounds as FromFloat does, with which a 1 × 1 convolution of 96 channels takes 1.2 times as long.
 inline void StoreFours(const Four (&rows)[4], BFloat16* to, int64_t pitch) {
   typedef float Floats __attribute__((vector_size(64)));
   typedef uint32_t Words __attribute__((vector_size(64)));
