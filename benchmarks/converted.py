@@ -71,9 +71,8 @@ class FileModel(llm_engines.LanguageModel):
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
         self.kept[past] = self.past
         binding = self.session.io_binding()
-        for name, array in llm_engines.tokens_after(ids, past).items():
-            if name in self.names:
-                binding.bind_cpu_input(name, array)
+        for name, array in llm_engines.inputs_of_step(ids, past, self.names).items():
+            binding.bind_cpu_input(name, array)
         for cache, value in zip(self.caches, self.past, strict=True):
             binding.bind_ortvalue_input(cache.name, value)
         binding.bind_output(self.outputs[0], "cpu")

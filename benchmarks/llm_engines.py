@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -26,14 +27,21 @@ def prompt(length: int, vocabulary: int, rows: int = 1) -> np.ndarray:
     return np.repeat(row, rows, 0)
 
 
-def tokens_after(ids: np.ndarray, past: int) -> dict[str, np.ndarray]:
-    """Inputs of a step without padding: ids [rows, n] int64 after `past` cached tokens."""
-    rows, total = len(ids), past + ids.shape[1]
-    return {
-        "input_ids": np.ascontiguousarray(ids),
-        "attention_mask": np.ones((rows, total), np.int64),
-        "position_ids": np.arange(past, total, dtype=np.int64)[None].repeat(rows, 0),
+def inputs_of_step(ids: np.ndarray, past: int, names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Those of a step without padding that have these names.
+
+    ids: [rows, n] int64, after `past` cached tokens. The step is timed: nothing else is made.
+    """
+    rows, new = ids.shape
+    total = past + new
+    makers = {
+        "input_ids": lambda: np.ascontiguousarray(ids),
+        "attention_mask": lambda: np.ones((rows, total), np.int64),
+        "position_ids": lambda: np.arange(past, total, dtype=np.int64)[None].repeat(rows, 0),
+        "sequence_lengths": lambda: np.full(rows, new, np.int64),
+        "total_lengths": lambda: np.full(rows, total, np.int64),
     }
+    return {name: makers[name]() for name in names if name in makers}
 
 
 class LanguageModel:
@@ -175,14 +183,8 @@ class OrtModel(LanguageModel):
         """Do nothing: the next step passes the number of tokens."""
 
     def step(self, ids: np.ndarray, past: int) -> np.ndarray:
-        rows, new = ids.shape
-        known = {
-            **tokens_after(ids, past),
-            "sequence_lengths": np.full(rows, new, np.int64),
-            "total_lengths": np.full(rows, past + new, np.int64),
-        }
-        for name in self.others:
-            self.binding.bind_cpu_input(name, known[name])
+        for name, array in inputs_of_step(ids, past, self.others).items():
+            self.binding.bind_cpu_input(name, array)
         self.session.run_with_iobinding(self.binding)
         return self.logits.numpy()[:, -1].astype(np.float32, copy=False)
 
@@ -330,8 +332,7 @@ class OpenVinoFile(LanguageModel):
         self.kept[past] = self.past
         request = self.turns[past % 2] if past else self.prompt
         given = dict(zip(self.caches, self.past, strict=True))
-        tokens = tokens_after(ids, past)
-        given |= {name: tokens[name] for name in self.names if name in tokens}
+        given |= inputs_of_step(ids, past, self.names)
         request.infer(given, share_inputs=True, share_outputs=True)
         logits, *self.past = request.output_tensors
         return np.asarray(logits.data[:, -1], np.float32)

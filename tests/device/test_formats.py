@@ -36,6 +36,16 @@ def test_format_is_a_label_of_the_storage(formats):
     assert formats.get_npu_format(formats.empty_with_format((2, 2), acl_format=29)) == 29
 
 
+def test_nodes_have_every_format(formats):
+    import torch
+
+    x = torch.rand(4, 6)
+    for number in formats.Format:
+        for device in ("cpu", "npu"):
+            cast = torch.ops.npu._npu_format_cast(x.to(device), int(number))
+            assert torch.equal(cast.cpu(), x)
+
+
 def test_cast_to_private_format_has_a_gradient(formats):
     import torch
 
