@@ -39,6 +39,11 @@ OpDef ForShapes(OpDef def, ShapeArithmetic how) {
   return def;
 }
 
+OpDef Light(OpDef def) {
+  def.light = true;
+  return def;
+}
+
 std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view) {
   NPU_CHECK(view.shape.rank() <= 1, "[", op, "] expected ", name, " to be a list, got shape ", view.shape);
   const int64_t n = view.elements();

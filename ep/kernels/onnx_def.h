@@ -50,6 +50,7 @@ AttrDef FloatsAttribute(const char* name);
 AttrDef ValueAttribute(const char* name);
 
 OpDef ForShapes(OpDef def, ShapeArithmetic how);
+OpDef Light(OpDef def);
 
 // The values of a host input of int32 or int64: a list, or a scalar as a list of one.
 std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view);

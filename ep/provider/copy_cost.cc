@@ -1,7 +1,6 @@
 #include "ep/provider/copy_cost.h"
 
 #include <algorithm>
-#include <array>
 #include <unordered_map>
 
 #include "ep/provider/min_cut.h"
@@ -14,12 +13,6 @@ namespace {
 constexpr int64_t kBytesOfOneCopy = 64 << 10;
 // The assumed size of a dimension that only a run knows.
 constexpr int64_t kAssumedDimension = 32;
-
-// Beside those of shape arithmetic.
-constexpr std::array<std::string_view, 22> kLight = {
-    "Relu", "LeakyRelu", "Elu", "Selu", "Sigmoid", "HardSigmoid", "Tanh", "Softplus", "Erf",       "Exp",
-    "Log",  "Sin",       "Cos", "Sign", "Round",   "Softsign",    "Gelu", "Sum",      "HardSwish", "ThresholdedRelu",
-    "Atan", "Celu"};
 
 int64_t CostOf(const ValueView& value) {
   int64_t elements = value.rank_known ? 1 : kAssumedDimension;
@@ -134,13 +127,11 @@ class Division {
 }  // namespace
 
 bool IsLight(const GraphNode& node, const OpDef& def) {
-  const bool elementwise =
-      node.domain.empty() && std::find(kLight.begin(), kLight.end(), node.view.op_type) != kLight.end();
-  const DTypeSet types = elementwise ? DTypeSet{DType::kFloat32} : kHostTypes;
+  const DTypeSet types = def.light ? DTypeSet{DType::kFloat32} : kHostTypes;
   const auto has_type = [&](const ValueView& value) {
     return value.info == nullptr || (value.is_tensor && types.Contains(value.dtype));
   };
-  return (elementwise || def.shape_arithmetic != ShapeArithmetic::kNone) &&
+  return (def.light || def.shape_arithmetic != ShapeArithmetic::kNone) &&
          std::all_of(node.inputs.begin(), node.inputs.end(), has_type) &&
          std::all_of(node.outputs.begin(), node.outputs.end(), has_type);
 }

@@ -83,6 +83,9 @@ struct OpDef {
   // buffers.
   std::vector<std::pair<int, int>> view_alias = {};
   ShapeArithmetic shape_arithmetic = ShapeArithmetic::kNone;
+  // In float32 the CPU computes it in about the time in which its operands would be copied: it may stay there between
+  // nodes of the CPU (docs/decisions/0002).
+  bool light = false;
   std::vector<Typing> typings = {};  // of an npu:: operator; the first that matches a node applies
   KernelFactory make = nullptr;
   // Returns "" when the node is fully implemented, else the reason, as shown to users. dtypes and arity have already

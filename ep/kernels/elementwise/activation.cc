@@ -49,15 +49,15 @@ OpDef SwiGluDef() {
   return def;
 }
 
-NPU_ONNX_KERNEL(OnnxFunction<"Relu", SignedTypes, kCheapGrain>([](auto x) { return x < 0 ? decltype(x){0} : x; },
-                                                               {6, 14}, {"X"}, "Y"));
-NPU_ONNX_KERNEL(OnnxFunction<"LeakyRelu">([](auto x, auto alpha) { return x < 0 ? alpha * x : x; }, {6, 16}, {"X"}, "Y",
-                                          {FloatAttribute("alpha", 0.01)}));
-NPU_ONNX_KERNEL(OnnxFunction<"Sigmoid">([](auto x) { return real::Sigmoid(x); }, {6, 13}, {"X"}, "Y"));
-NPU_ONNX_KERNEL(OnnxFunction<"Tanh">([](auto x) { return real::Tanh(x); }, {6, 13}, {"input"}, "output"));
-NPU_ONNX_KERNEL(OnnxFunction<"Softplus">(
-    [](auto x) { return (x > 0 ? x : decltype(x){0}) + real::Log1pExpOfMinusAbs(x); }, {1, 22}, {"X"}, "Y"));
-NPU_ONNX_KERNEL(GeluDef());
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Relu", SignedTypes, kCheapGrain>([](auto x) { return x < 0 ? decltype(x){0} : x; },
+                                                                     {6, 14}, {"X"}, "Y")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"LeakyRelu">([](auto x, auto alpha) { return x < 0 ? alpha * x : x; }, {6, 16},
+                                                {"X"}, "Y", {FloatAttribute("alpha", 0.01)})));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Sigmoid">([](auto x) { return real::Sigmoid(x); }, {6, 13}, {"X"}, "Y")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Tanh">([](auto x) { return real::Tanh(x); }, {6, 13}, {"input"}, "output")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Softplus">(
+    [](auto x) { return (x > 0 ? x : decltype(x){0}) + real::Log1pExpOfMinusAbs(x); }, {1, 22}, {"X"}, "Y")));
+NPU_ONNX_KERNEL(Light(GeluDef()));
 NPU_ONNX_KERNEL(SwiGluDef());
 NPU_ONNX_KERNEL(OnnxFunction<"Swish">([](auto x, auto alpha) { return x * real::Sigmoid(alpha * x); }, {24, 24}, {"X"},
                                       "Y", {FloatAttribute("alpha", 1.0)}));

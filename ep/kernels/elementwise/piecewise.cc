@@ -40,33 +40,35 @@ OpDef PReluDef() {
 }
 
 NPU_ONNX_KERNEL(PReluDef());
-NPU_ONNX_KERNEL(OnnxFunction<"Elu">(
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Elu">(
     [](auto x, auto alpha) {
       using C = decltype(x);
       return Elu(x, alpha, C{1}, C{1});
     },
-    {6, 22}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)}));
-NPU_ONNX_KERNEL(OnnxFunction<"Selu">(
+    {6, 22}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)})));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Selu">(
     [](auto x, auto alpha, auto gamma) { return Elu(x, alpha, gamma, decltype(x){1}); }, {6, 22}, {"X"}, "Y",
-    {FloatAttribute("alpha", 1.67326319217681884765625), FloatAttribute("gamma", 1.05070102214813232421875)}));
-NPU_ONNX_KERNEL(
+    {FloatAttribute("alpha", 1.67326319217681884765625), FloatAttribute("gamma", 1.05070102214813232421875)})));
+NPU_ONNX_KERNEL(Light(
     OnnxFunction<"Celu", Types<float>>([](auto x, auto alpha) { return x < 0 ? alpha * real::Expm1(x / alpha) : x; },
-                                       {12, 12}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)}));
-NPU_ONNX_KERNEL(OnnxFunction<"HardSigmoid">(
+                                       {12, 12}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)})));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"HardSigmoid">(
     [](auto x, auto alpha, auto beta) {
       using C = decltype(x);
       return Clamp(alpha * x + beta, C{0}, C{1});
     },
-    {6, 22}, {"X"}, "Y", {FloatAttribute("alpha", 0.2), FloatAttribute("beta", 0.5)}));
-NPU_ONNX_KERNEL(OnnxFunction<"HardSwish">(
+    {6, 22}, {"X"}, "Y", {FloatAttribute("alpha", 0.2), FloatAttribute("beta", 0.5)})));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"HardSwish">(
     [](auto x) {
       using C = decltype(x);
       return x * Clamp(x + 3, C{0}, C{6}) / 6;
     },
-    {14, 22}, {"X"}, "Y"));
-NPU_ONNX_KERNEL(OnnxFunction<"ThresholdedRelu">([](auto x, auto alpha) { return x <= alpha ? decltype(x){0} : x; },
-                                                {10, 22}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)}));
-NPU_ONNX_KERNEL(OnnxFunction<"Softsign">([](auto x) { return x / (1 + std::fabs(x)); }, {1, 22}, {"input"}, "output"));
+    {14, 22}, {"X"}, "Y")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"ThresholdedRelu">([](auto x,
+                                                         auto alpha) { return x <= alpha ? decltype(x){0} : x; },
+                                                      {10, 22}, {"X"}, "Y", {FloatAttribute("alpha", 1.0)})));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Softsign">([](auto x) { return x / (1 + std::fabs(x)); }, {1, 22}, {"input"},
+                                               "output")));
 NPU_ONNX_KERNEL(OnnxFunction<"Shrink", ShrinkTypes>(
     [](auto x, auto bias, auto lambd) {
       const auto v = static_cast<decltype(bias)>(x);  // of integers, double

@@ -15,7 +15,7 @@ OpDef Standard(F f, int since) {
 
 NPU_ONNX_KERNEL(Standard<"Acos">([](auto x) { return std::acos(x); }, 7));
 NPU_ONNX_KERNEL(Standard<"Asin">([](auto x) { return std::asin(x); }, 7));
-NPU_ONNX_KERNEL(Standard<"Atan">([](auto x) { return std::atan(x); }, 7));
+NPU_ONNX_KERNEL(Light(Standard<"Atan">([](auto x) { return std::atan(x); }, 7)));
 NPU_ONNX_KERNEL(Standard<"Tan">([](auto x) { return std::tan(x); }, 7));
 NPU_ONNX_KERNEL(Standard<"Acosh">([](auto x) { return std::acosh(x); }, 9));
 NPU_ONNX_KERNEL(Standard<"Asinh">([](auto x) { return std::asinh(x); }, 9));

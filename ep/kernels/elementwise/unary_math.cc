@@ -65,16 +65,16 @@ NPU_ONNX_KERNEL(Plain<"Sqrt">([](auto x) { return std::sqrt(x); }));
 NPU_ONNX_KERNEL(Plain<"Reciprocal">([](auto x) { return 1 / x; }));
 NPU_ONNX_KERNEL(Plain<"Floor">([](auto x) { return std::floor(x); }));
 NPU_ONNX_KERNEL(Plain<"Ceil">([](auto x) { return std::ceil(x); }));
-NPU_ONNX_KERNEL(OnnxFunction<"Sign", NumericTypes, kCheapGrain>([](auto x) { return SignOf(x); }, {9, 13}, {"input"},
-                                                                "output"));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Sign", NumericTypes, kCheapGrain>([](auto x) { return SignOf(x); }, {9, 13},
+                                                                      {"input"}, "output")));
 // Half to even.
-NPU_ONNX_KERNEL(OnnxFunction<"Round", FloatTypes, kCheapGrain>([](auto x) { return std::nearbyint(x); }, {11, 22},
-                                                               {"X"}, "Y"));
-NPU_ONNX_KERNEL(OnnxFunction<"Exp">([](auto x) { return real::Exp(x); }, {6, 13}, {"input"}, "output"));
-NPU_ONNX_KERNEL(OnnxFunction<"Log">([](auto x) { return real::Log(x); }, {6, 13}, {"input"}, "output"));
-NPU_ONNX_KERNEL(OnnxFunction<"Erf">([](auto x) { return real::Erf(x); }, {9, 13}, {"input"}, "output"));
-NPU_ONNX_KERNEL(OnnxFunction<"Sin">(Sin{}, {7, 22}, {"input"}, "output"));
-NPU_ONNX_KERNEL(OnnxFunction<"Cos">(Cos{}, {7, 22}, {"input"}, "output"));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Round", FloatTypes, kCheapGrain>([](auto x) { return std::nearbyint(x); }, {11, 22},
+                                                                     {"X"}, "Y")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Exp">([](auto x) { return real::Exp(x); }, {6, 13}, {"input"}, "output")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Log">([](auto x) { return real::Log(x); }, {6, 13}, {"input"}, "output")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Erf">([](auto x) { return real::Erf(x); }, {9, 13}, {"input"}, "output")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Sin">(Sin{}, {7, 22}, {"input"}, "output")));
+NPU_ONNX_KERNEL(Light(OnnxFunction<"Cos">(Cos{}, {7, 22}, {"input"}, "output")));
 
 }  // namespace
 }  // namespace npu

@@ -150,7 +150,7 @@ OpDef VariadicDef(const char* output, ShapeArithmetic shape_arithmetic = ShapeAr
 
 NPU_ONNX_KERNEL(VariadicDef<Min>("min", ShapeArithmetic::kElementwise));
 NPU_ONNX_KERNEL(VariadicDef<Max>("max", ShapeArithmetic::kElementwise));
-NPU_ONNX_KERNEL(VariadicDef<Sum>("sum"));
+NPU_ONNX_KERNEL(Light(VariadicDef<Sum>("sum")));
 NPU_ONNX_KERNEL(VariadicDef<Mean>("mean"));
 
 }  // namespace
