@@ -55,55 +55,64 @@ struct BFloat16Panel {
   }
 };
 
-// kVectors: of each row of the panel, from its first on.
+// kVectors: of each row of the panel, from its first on. All loops over sums are unrolled, and one loop alone is not:
+// the sums are then in registers from beginning to end.
 template <class Panel, int kRows, int kVectors>
-void FloatTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
+void FloatTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
                bool accumulate) {
-  constexpr int kChunk = 16;  // floats of one row in one chunk
-  constexpr int kSteps = kChunk / Panel::kDepth;
+  constexpr int kChunk = 16 / Panel::kDepth;  // stored rows of B for one chunk of A
   // Few rows have too few independent sums to hide the latency of a multiply-add: each row then has several.
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;
+  Prefetch prefetch = ahead;
   RowPointers<kRows> a(sliver);
   const auto* b = static_cast<const typename Panel::Element*>(b_panel);
   Vec* c = reinterpret_cast<Vec*>(tile);
+  int64_t left = (depth + Panel::kDepth - 1) / Panel::kDepth;
 
   Vec sum[kChains][kRows][kVectors];
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
 #pragma GCC unroll 4
-    for (int chain = 0; chain < kChains; ++chain)
-      for (int v = 0; v < kVectors; ++v) sum[chain][r][v] = Vec{};
-  }
-  auto step = [&](int64_t a_step, int chain) __attribute__((always_inline)) {
-    prefetch.Row<Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
+    for (int chain = 0; chain < kChains; ++chain) {
 #pragma GCC unroll 2
-    for (int k = 0; k < Panel::kDepth; ++k) {
-      Vec of_panel[2];
-      Panel::Load(b, k, of_panel[0], of_panel[1]);
+      for (int v = 0; v < kVectors; ++v) sum[chain][r][v] = Vec{};
+    }
+  }
+  while (left > 0) {
+    const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch.ResultRow();
+    for (int s = 0; s < steps; s += kChains) {
+#pragma GCC unroll 4
+      for (int chain = 0; chain < kChains; ++chain) {
+        if (chain != 0 && s + chain >= steps) break;
+        prefetch.Row<Panel::kRowElements* static_cast<int>(sizeof(typename Panel::Element))>();
+#pragma GCC unroll 2
+        for (int k = 0; k < Panel::kDepth; ++k) {
+          Vec of_panel[2];
+          Panel::Load(b, k, of_panel[0], of_panel[1]);
 #pragma GCC unroll 16
-      for (int r = 0; r < kRows; ++r) {
-        const float x = a.template Read<float>(r, (a_step + k) * static_cast<int64_t>(sizeof(float)));
-        for (int v = 0; v < kVectors; ++v) sum[chain][r][v] += x * of_panel[v];
+          for (int r = 0; r < kRows; ++r) {
+            const int64_t at = (s + chain) * Panel::kDepth + k;
+            const float x = a.template Read<float>(r, at * static_cast<int64_t>(sizeof(float)));
+#pragma GCC unroll 2
+            for (int v = 0; v < kVectors; ++v) sum[chain][r][v] += x * of_panel[v];
+          }
+        }
+        b += Panel::kRowElements;
       }
     }
-    b += Panel::kRowElements;
-  };
-  for (; depth >= kChunk; depth -= kChunk, a.Advance(sliver.chunk_stride)) {
-    prefetch.ResultRow();
-    for (int s = 0; s < kSteps; s += kChains) {
-#pragma GCC unroll 4
-      for (int chain = 0; chain < kChains; ++chain) step((s + chain) * Panel::kDepth, chain);
-    }
+    left -= steps;
+    a.Advance(sliver.chunk_stride);
   }
-  for (int64_t k = 0; k < depth; k += Panel::kDepth) step(k, 0);
-
 #pragma GCC unroll 16
   for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 2
+    for (int v = 0; v < kVectors; ++v) {
 #pragma GCC unroll 4
-    for (int chain = 1; chain < kChains; ++chain)
-      for (int v = 0; v < kVectors; ++v) sum[0][r][v] += sum[chain][r][v];
-    // Each block of K is summed separately: a single running sum over a long K would lose small terms to rounding.
-    for (int v = 0; v < kVectors; ++v) c[2 * r + v] = accumulate ? c[2 * r + v] + sum[0][r][v] : sum[0][r][v];
+      for (int chain = 1; chain < kChains; ++chain) sum[0][r][v] += sum[chain][r][v];
+      // Each block of K is summed separately: a single running sum over a long K would lose small terms to rounding.
+      c[2 * r + v] = accumulate ? c[2 * r + v] + sum[0][r][v] : sum[0][r][v];
+    }
   }
 }
 

@@ -83,7 +83,9 @@ struct Prefetch {
 
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of
 // the caller's matrix. Does not read beyond them. Sums of integers are int32 values in `tile`.
-using TileFunction = void (*)(const Sliver& a, const void* b, Prefetch prefetch, int64_t depth, float* tile,
+// `ahead` is no value: a caller that has just written some of its members would copy all of them at once, for which the
+// processor waits until every store before them, also to rows of C that are in no cache, has been done.
+using TileFunction = void (*)(const Sliver& a, const void* b, const Prefetch& ahead, int64_t depth, float* tile,
                               bool accumulate);
 
 inline constexpr int kMaxSliverRows = 32;

@@ -36,8 +36,9 @@ struct DotQuads {
 
 // kVectors: of each row of the panel, from its first on.
 template <class Dot, int kRows, int kVectors>
-NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
-                            bool accumulate) {
+NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth,
+                            float* tile, bool accumulate) {
+  Prefetch prefetch = ahead;
   constexpr int kChunk = 16;                                    // steps along a row in one chunk
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
   RowPointers<kRows> a(sliver);

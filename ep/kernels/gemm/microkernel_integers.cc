@@ -76,8 +76,9 @@ inline Words AddProducts(Words sum, const Quads& b, const Quads& a) {
 #endif
 
 template <bool kUnsignedLeft, int kRows>
-void IntegerTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
+void IntegerTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
                  bool accumulate) {
+  Prefetch prefetch = ahead;
   constexpr int kChunk = 16;  // steps along a row in one chunk
   RowPointers<kRows> a(sliver);
   const char* b = static_cast<const char*>(b_panel);

@@ -76,8 +76,9 @@ struct Bf16Pairs {
 };
 
 template <class Elements, int kRows>
-NPU_MATRIX_TARGET void DotTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth, float* tile,
-                               bool accumulate) {
+NPU_MATRIX_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth,
+                               float* tile, bool accumulate) {
+  Prefetch prefetch = ahead;
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
   RowPointers<kRows> a(sliver);
   const auto* b = static_cast<const char*>(b_panel);
@@ -146,8 +147,9 @@ inline Words HighHalves(Words x, Words y) {
 
 // Two stored rows of a panel become words of two columns each: two rows of words in, columns in pairs out.
 template <class Elements, int kRows>
-NPU_MATRIX_TARGET void MatrixTile(const Sliver& sliver, const void* b_panel, Prefetch prefetch, int64_t depth,
+NPU_MATRIX_TARGET void MatrixTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth,
                                   float* tile, bool accumulate) {
+  Prefetch prefetch = ahead;
   constexpr int kRowPairs = (kRows + 1) / 2, kColumnPairs = kPanelColumns / 2;
   constexpr int kRowBytes = kPanelColumns * kWordBytes;
   RowPointers<kRows> a(sliver);
