@@ -12,6 +12,8 @@ namespace npu::gemm {
 namespace {
 
 constexpr int64_t kUpcastSlivers = 3;
+// Of panels that are packed together: a part of a second-level cache.
+constexpr int64_t kTogetherBytes = 192 << 10;
 // Packing less than this of A costs more in waking a thread than it saves.
 constexpr int64_t kPackGrainBytes = 32 << 10;
 
@@ -95,7 +97,11 @@ void Product::RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_be
     for (int64_t p = panel_begin; p < panel_end; p += blocking_.group_panels) {
       const int64_t end = std::min(panel_end, p + blocking_.group_panels);
       if (!uses_tiles_) {
-        RunBlock(s, stop, p, end);
+        if (const int64_t together = stop - s > 1 ? PanelsTogether() : 1; together > 1) {
+          for (int64_t q = p; q < end; q += together) RunPanelsTogether(s, stop, q, std::min(end, q + together));
+        } else {
+          RunBlock(s, stop, p, end);
+        }
         continue;
       }
       // After its range the thread that launched goes on with the panel behind it, if its rows are the same. Others
@@ -104,6 +110,38 @@ void Product::RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_be
       RunAmxBlock(s, stop, p, end, next);
     }
   }
+}
+
+int64_t Product::PanelsTogether() const {
+  const bool as_packed = !packed_b_ && multiplied_format_ == format_ && !upcast_ && !quantized_bits_ && !integers_;
+  return as_packed && blocking_.depth_blocks == 1 ? kTogetherBytes / PanelBytes(format_, a_.columns) : 1;
+}
+
+void Product::RunPanelsTogether(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
+  ProductScratch& scratch = ProductScratch::OfThisThread();
+  const int64_t depth = a_.columns, panel_bytes = PanelBytes(format_, depth);
+  char* panels = static_cast<char*>(scratch.b.Reserve((panel_end - panel_begin) * panel_bytes));
+  for (int64_t p = panel_begin; p < panel_end; ++p)
+    PackPanel(format_, b_dtype_, b_, p, 0, depth, panels + (p - panel_begin) * panel_bytes);
+  const int64_t tile_elements = blocking_.sliver_rows * kPanelColumns;
+  float* sums = static_cast<float*>(scratch.sums.Reserve(2 * tile_elements * static_cast<int64_t>(sizeof(float))));
+  float* tile = sums;
+  Tile finished;
+  for (int64_t s = sliver_begin; s < sliver_end; ++s) {
+    const int64_t m0 = s * blocking_.sliver_rows, rows = SliverRowsAt(s);
+    const Sliver sliver = SliverAt(s, 0);
+    const char* panel = panels;
+    for (int64_t p = panel_begin; p < panel_end; ++p, panel += panel_bytes) {
+      const int64_t n0 = p * kPanelColumns;
+      Prefetch prefetch{p + 1 < panel_end ? panel + panel_bytes : panels, RowBytes(format_)};
+      PrefetchResult(prefetch, m0, rows, n0);
+      FunctionsFor(ColumnsAt(n0))[kernel_.StoredRows(rows)](sliver, panel, prefetch, depth, tile, false);
+      Store(finished);
+      finished = {tile, rows, ColumnsAt(n0), m0, n0, nullptr};
+      tile = tile == sums ? sums + tile_elements : sums;
+    }
+  }
+  Store(finished);
 }
 
 void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
@@ -122,6 +160,7 @@ void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_b
     float* tile = sums;
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const void* b = multiplies_stored_ ? StoredPanelOf(p, k0) : PanelOf(p, k0, depth);
+      const TileFunction* functions = FunctionsFor(ColumnsAt(p * kPanelColumns));
       const int32_t* column_sums = integers_ ? ColumnSums(p, p - panel_begin, panel_end - panel_begin, kb) : nullptr;
       Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
       for (int64_t s = sliver_begin; s < sliver_end; ++s) {
@@ -131,7 +170,7 @@ void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_b
           if (kb == 0) std::fill_n(tile, rows * kPanelColumns, 0.0f);
           MultiplyStored(SliverAt(s, kb), rows, b, p, k0, depth, tile);
         } else {
-          tile_kernel_.functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
+          functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
         }
         prefetch.data += depth / RowDepth(format_) * prefetch.step;
 

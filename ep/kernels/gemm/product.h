@@ -58,6 +58,11 @@ class Product {
   void RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end);
   // A block of slivers times a group of panels, over all of K.
   void RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end);
+  // The same with panels that are packed before: each sliver is multiplied by all of them, so that rows of C are
+  // written one after the other. Of a small K, whose sums are stored as fast as they are computed, that takes up to a
+  // quarter less time.
+  void RunPanelsTogether(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end);
+  int64_t PanelsTogether() const;  // 1: they are not
 
   // With tile registers. This thread probably goes on with panel `next_panel`.
   void RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end,
@@ -76,6 +81,11 @@ class Product {
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
   int64_t ColumnsAt(int64_t n0) const { return std::min<int64_t>(kPanelColumns, b_.columns - n0); }
 
+  // Of vectors, for a panel of which so many columns are stored.
+  const TileFunction* FunctionsFor(int64_t columns) const {
+    const bool half = columns <= kPanelColumns / 2 && tile_kernel_.half_functions[1] != nullptr;
+    return half ? tile_kernel_.half_functions : tile_kernel_.functions;
+  }
   bool InPlace(int64_t s, int64_t depth) const;
   // Sliver s as packed at `data`, and those after it with as many rows.
   SliverRun PackedSlivers(const char* data, int64_t s) const;
