@@ -610,3 +610,55 @@ def test_a_weight_that_is_infinite_or_nearly_so_reaches_its_own_channel(value):
     others = np.arange(40) != 7
     np.testing.assert_allclose(got[:, others], expected[:, others], rtol=2e-5, atol=2e-5)
     np.testing.assert_allclose(got[:, 7], expected[:, 7], rtol=2e-5)
+
+
+# Of one convolution between values that are not channels last: channels in and out, kernel,
+# attributes, and whether it converts them for itself.
+LONE = {
+    "many channels": (32, 40, 3, {"pads": [1, 1, 1, 1]}, True),
+    "few results": (64, 16, 3, {}, True),
+    "few channels": (16, 64, 3, {}, False),
+    "strided": (32, 40, 3, {"strides": [2, 2]}, False),
+    "dilated": (32, 40, 3, {"dilations": [2, 2]}, False),
+    "pointwise": (64, 64, 1, {}, False),
+    "larger kernel": (32, 32, 5, {}, False),
+    "groups": (32, 32, 3, {"group": 32}, False),
+}
+
+
+@pytest.mark.parametrize("kind", LONE)
+def test_a_convolution_without_neighbours(kind):
+    channels, out, kernel, attributes, converts = LONE[kind]
+    depth = channels // attributes.get("group", 1)
+    constants = {"w": weight(out, depth, kernel, kernel), "b": array(out)}
+    conv = node("Conv", "x w b", "y", **attributes)
+    model = model_of([conv], {"x": array(1, channels, 1, 1)}, constants, dynamic=True, opset=22)
+    feeds = [{"x": array(n, channels, *size)} for n, *size in ((2, 9, 12), (1, 6, 5), (0, 6, 5))]
+    assert check(model, *feeds) == ({"y"} if converts else set())
+    assert check(model, *feeds, fusion="0") == set()
+
+
+def test_a_convolution_without_neighbours_adds_a_residual():
+    constants = {"w": weight(24, 24, 3, 3), "b": array(24)}
+    nodes = [
+        node("Conv", "x w b", "c", pads=[1] * 4), node("Add", "c z", "s"), node("Relu", "s", "y"),
+    ]  # fmt: skip
+    feeds = {"x": array(2, 24, 7, 6), "z": array(2, 24, 7, 6)}
+    model = model_of(nodes, feeds, constants, opset=22)
+    assert check(model, feeds) == set("csy")
+    assert set(fused_nodes(npu_session(model, without_optimizations())).values()) == {
+        PREFIX + "LoneFusedConv"
+    }
+
+
+def test_a_compiled_convolution_without_neighbours(tmp_path):
+    constants = {"w": weight(24, 24, 3, 3)}
+    feeds = {"x": array(2, 24, 7, 6)}
+    model = model_of([node("Conv", "x w", "y")], feeds, constants, opset=22)
+    options, path = without_optimizations(), tmp_path / "m.onnx"
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry("ep.context_file_path", str(path))
+    got = npu_session(model, options).run(None, feeds)[0]
+    loaded = npu_session(str(path))
+    assert set(fused_nodes(loaded).values()) == {PREFIX + "LoneConv"}
+    np.testing.assert_array_equal(loaded.run(None, feeds)[0], got)

@@ -57,6 +57,7 @@ struct Candidate {
   // What was decided.
   std::vector<int64_t> chosen = {};
   bool chosen_output = false;
+  bool alone = false;
 };
 
 std::optional<Candidate> CandidateOf(FusedNode fused, std::optional<size_t> fusion, bool late_inputs) {
@@ -89,8 +90,21 @@ class Chains {
   std::vector<size_t> leader_;
 };
 
-// Chooses the values that nothing but candidates reads, in chains of two convolutions or more: their ends convert.
-void Choose(const FusionGraph& graph, std::vector<Candidate>& candidates) {
+// An operator that pays although it converts what it reads and writes has a type of its own.
+std::string AloneType(const FusedNode& fused) { return "Lone" + fused.type; }
+
+void TryAlone(Candidate& candidate, bool late_inputs) {
+  FusedNode alone = candidate.form.fused;
+  alone.type = AloneType(alone);
+  if (const OpDef* def = FindDefinition(alone, late_inputs)) {
+    candidate.form.def = def;
+    candidate.alone = true;
+  }
+}
+
+// Chooses the values that nothing but candidates reads, in chains of two convolutions or more: their ends convert. A
+// convolution without such neighbours may pay by itself.
+void Choose(const FusionGraph& graph, bool late_inputs, std::vector<Candidate>& candidates) {
   struct Reader {
     size_t candidate;
     int64_t input;
@@ -117,12 +131,14 @@ void Choose(const FusionGraph& graph, std::vector<Candidate>& candidates) {
     if (convolutions[chains.Of(c)] >= 2) continue;
     candidates[c].chosen.clear();
     candidates[c].chosen_output = false;
+    TryAlone(candidates[c], late_inputs);
   }
 }
 
 }  // namespace
 
 void ChannelsLast::Apply(const Layout& layout, FusedNode& fused) {
+  if (layout.alone) fused.type = AloneType(fused);
   fused.domain = kChannelsLast;
   fused.version = 1;
   fused.attributes.Set("channels_last_inputs", layout.inputs);
@@ -146,12 +162,13 @@ void ChannelsLast::Plan(const Api& api, const std::vector<GraphNode>& nodes, boo
   }
   for (size_t n = 0; n < nodes.size(); ++n)
     if (!taken[n] && nodes[n].unreadable.empty()) add(OperatorOf(graph, nodes[n]), std::nullopt);
-  Choose(graph, candidates);
+  Choose(graph, late_inputs, candidates);
   for (Candidate& candidate : candidates) {
-    if (candidate.chosen.empty() && !candidate.chosen_output) continue;
+    if (candidate.chosen.empty() && !candidate.chosen_output && !candidate.alone) continue;
     FusedNode& fused = candidate.form.fused;
-    const Layout& layout = layouts_[fused.outputs[0].name] = {std::move(candidate.chosen), candidate.chosen_output};
+    Layout layout{std::move(candidate.chosen), candidate.chosen_output, candidate.alone};
     Apply(layout, fused);
+    layouts_[fused.outputs[0].name] = std::move(layout);
     if (candidate.fusion) {
       fusions[*candidate.fusion] = std::move(candidate.form);
     } else {

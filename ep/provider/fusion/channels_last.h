@@ -11,7 +11,8 @@
 
 namespace npu::provider {
 
-// The values of one graph that are channels last. Onnxruntime plans a graph and compiles it before it plans another.
+// The values of one graph that are channels last, and the operators that pay without any. Onnxruntime plans a graph and
+// compiles it before it plans another.
 class ChannelsLast {
  public:
   // Decides for a graph, and makes the operators that read or write such values those of domain npu.channels_last: of
@@ -29,6 +30,7 @@ class ChannelsLast {
   struct Layout {
     std::vector<int64_t> inputs;  // positions
     bool output = false;
+    bool alone = false;  // nothing is channels last outside of the operator
   };
   static void Apply(const Layout& layout, FusedNode& fused);
 

@@ -28,6 +28,11 @@ using channels_last::Winograd;
 
 constexpr const char* kOp = "Conv";
 
+bool AreOnes(const Attributes& attributes, const char* name) {
+  const std::vector<int64_t> values = attributes.Ints(name);
+  return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
+}
+
 class ChannelsLastConv final : public Kernel {
  public:
   explicit ChannelsLastConv(const KernelInfo& info)
@@ -35,7 +40,7 @@ class ChannelsLastConv final : public Kernel {
         groups_(convolution::ReadGroups(kOp, info.attributes)),
         activation_(kOp, info.attributes),
         layout_(info),
-        single_steps_(AreOnes("strides") && AreOnes("dilations")),
+        single_steps_(AreOnes(info.attributes, "strides") && AreOnes(info.attributes, "dilations")),
         packed_(layout_.rounds ? DType::kBFloat16 : DType::kFloat32) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -138,10 +143,6 @@ class ChannelsLastConv final : public Kernel {
     ctx.Launch(kOp, [task = std::move(task)] { task.Run(); });
   }
 
-  bool AreOnes(const char* attribute) const {
-    const std::vector<int64_t> values = attributes_.Ints(attribute);
-    return std::all_of(values.begin(), values.end(), [](int64_t v) { return v == 1; });
-  }
   bool UsesWinograd() const {
     return groups_ == 1 && !layout_.rounds && single_steps_ && Winograd::Suits(weight_shape_);
   }
@@ -188,7 +189,20 @@ std::string WhyUnsupported(const NodeView& node) {
   return OutputActivation::WhyUnsupported(node.attributes);
 }
 
-OpDef Definition(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes) {
+// Of a convolution whose neighbours all have the plain order: it pays for those that Winograd's filtering computes, but
+// for very few channels.
+std::string WhyNotAlone(const NodeView& node) {
+  if (std::string reason = WhyUnsupported(node); !reason.empty()) return reason;
+  constexpr int64_t kFewChannels = 24;
+  const std::vector<int64_t>& weight = node.shapes[1];
+  const Shape shape(weight);
+  const bool suits = Winograd::Suits(shape) && shape[1] >= kFewChannels && node.attributes.Int("group") == 1 &&
+                     AreOnes(node.attributes, "strides") && AreOnes(node.attributes, "dilations");
+  return suits ? "" : "converting takes as long as it saves";
+}
+
+OpDef Definition(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes,
+                 std::string (*unsupported)(const NodeView&)) {
   return {
       .domain = "npu.channels_last",
       .type = type,
@@ -197,18 +211,27 @@ OpDef Definition(const char* type, std::vector<ArgDef> inputs, std::vector<AttrD
       .attributes =
           channels_last::LayoutAttributes({0, 3}, true, convolution::ConvolutionAttributes(std::move(attributes))),
       .make = MakeKernel<ChannelsLastConv>,
-      .unsupported = WhyUnsupported,
+      .unsupported = unsupported,
   };
 }
 
-NPU_ONNX_KERNEL(Definition("Conv",
-                           {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
-                            OptionalInput("B", channels_last::kFloat32)},
-                           {}));
-NPU_ONNX_KERNEL(Definition("FusedConv",
-                           {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
-                            OptionalInput("B", channels_last::kFloat32), OptionalInput("Z", channels_last::kFloat32)},
-                           OutputActivation::Definitions()));
+OpDef ConvDef(const char* type, std::string (*unsupported)(const NodeView&)) {
+  return Definition(type,
+                    {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
+                     OptionalInput("B", channels_last::kFloat32)},
+                    {}, unsupported);
+}
+OpDef FusedConvDef(const char* type, std::string (*unsupported)(const NodeView&)) {
+  return Definition(type,
+                    {Input("X", channels_last::kFloat32), Input("W", channels_last::kFloat32),
+                     OptionalInput("B", channels_last::kFloat32), OptionalInput("Z", channels_last::kFloat32)},
+                    OutputActivation::Definitions(), unsupported);
+}
+
+NPU_ONNX_KERNEL(ConvDef("Conv", WhyUnsupported));
+NPU_ONNX_KERNEL(FusedConvDef("FusedConv", WhyUnsupported));
+NPU_ONNX_KERNEL(ConvDef("LoneConv", WhyNotAlone));
+NPU_ONNX_KERNEL(FusedConvDef("LoneFusedConv", WhyNotAlone));
 
 }  // namespace
 }  // namespace npu
