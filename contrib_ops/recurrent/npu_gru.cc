@@ -23,20 +23,27 @@ constexpr const char* kOp = "npu_gru";
 constexpr size_t kResults = 6;
 constexpr int kGates = 3;
 
-// Values of one sequence at one step.
+// Hidden units of one sequence at one step.
 struct Row {
-  const float *from_input, *from_hidden, *input_bias, *hidden_bias;  // [3, n]
-  const float* hidden;                                               // before the step
-  std::array<float*, kResults> results;                              // y, h, z, r, n, h U_n + b_hn
+  const float *from_input, *from_hidden, *input_bias, *hidden_bias;
+  int64_t input_gate, hidden_gate;       // from a gate to the next: the former of the biases, too
+  const float* hidden;                   // before the step
+  std::array<float*, kResults> results;  // y, h, z, r, n, h U_n + b_hn
 
   void Step(int64_t n) const {
     float *y = results[0], *h = results[1], *z = results[2], *r = results[3], *news = results[4], *third = results[5];
+    const auto of_input = [&](int gate, int64_t k) __attribute__((always_inline)) {
+      return from_input[gate * input_gate + k] + input_bias[gate * input_gate + k];
+    };
+    const auto of_hidden = [&](int gate, int64_t k) __attribute__((always_inline)) {
+      return from_hidden[gate * hidden_gate + k] + hidden_bias[gate * input_gate + k];
+    };
 #pragma omp simd
     for (int64_t k = 0; k < n; ++k) {
-      r[k] = math::Sigmoid(from_input[k] + input_bias[k] + from_hidden[k] + hidden_bias[k]);
-      z[k] = math::Sigmoid(from_input[n + k] + input_bias[n + k] + from_hidden[n + k] + hidden_bias[n + k]);
-      third[k] = from_hidden[2 * n + k] + hidden_bias[2 * n + k];
-      news[k] = math::Tanh(from_input[2 * n + k] + input_bias[2 * n + k] + r[k] * third[k]);
+      r[k] = math::Sigmoid(of_input(0, k) + of_hidden(0, k));
+      z[k] = math::Sigmoid(of_input(1, k) + of_hidden(1, k));
+      third[k] = of_hidden(2, k);
+      news[k] = math::Tanh(of_input(2, k) + r[k] * third[k]);
       h[k] = (1 - z[k]) * news[k] + z[k] * hidden[k];
       y[k] = h[k];
     }
@@ -78,18 +85,19 @@ class NpuGruKernel final : public Kernel {
         const float* before = initial;
         for (int64_t t = 0; t < sizes.steps; ++t) {
           const int64_t n = sizes.hidden;
-          const float *from_input = products.FromInput(t),
-                      *from_hidden = products.FromHidden(before, first_row, count, t);
-          ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
-            for (int64_t b = first_row + begin; b < first_row + end; ++b) {
-              Row row{from_input + b * sizes.columns,
-                      from_hidden + b * sizes.columns,
-                      input_biases,
-                      hidden_biases,
-                      before + b * n,
+          products.ForEachPart(t, before, first_row, count, t, [&](const GateProducts::Part& part) {
+            for (int64_t b = 0; b < part.count; ++b) {
+              const int64_t at = (part.first + b) * n + part.unit;
+              Row row{part.from_input + b * part.input_row,
+                      part.from_hidden + b * part.hidden_row,
+                      input_biases + part.unit,
+                      hidden_biases + part.unit,
+                      part.input_gate,
+                      part.hidden_gate,
+                      before + at,
                       {}};
-              for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
-              row.Step(n);
+              for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + at;
+              row.Step(part.units);
             }
           });
           before = results[1].Step(t);

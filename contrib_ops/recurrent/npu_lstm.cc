@@ -2,10 +2,12 @@
 // The semantics are in npu_lstm.py.
 #include "contrib_ops/recurrent/npu_lstm.h"
 
+#include <algorithm>
 #include <array>
 
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/recurrent/time_major.h"
+#include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -17,6 +19,7 @@ using recurrent::CheckLayerTensor;
 using recurrent::ForSequences;
 using recurrent::GateProducts;
 using recurrent::KeptPanels;
+using recurrent::LayerResult;
 using recurrent::LayerResults;
 using recurrent::LayerSizes;
 
@@ -24,29 +27,38 @@ constexpr const char* kOp = "npu_lstm";
 constexpr size_t kResults = 8;
 constexpr int kGates = 4;
 
-// Values of one sequence at one step.
+// Hidden units of one sequence at one step.
 struct Row {
-  const float *from_input, *from_hidden, *bias;  // [4, n]
-  const float *hidden, *cell;                    // before the step
-  std::array<float*, kResults> results;          // y, h, c, i, j, f, o, tanh(c)
+  const float *from_input, *from_hidden, *bias;
+  int64_t input_gate, hidden_gate;  // from a gate to the next: the former of the bias, too
+  const float *hidden, *cell;       // before the step
+  float *h, *c;
+  std::array<float*, 5> gates;  // i, j, f, o, tanh(c)
 
+  // kGates: they are results, too.
+  template <bool kGates>
   void Step(int64_t n) const {
-    float *h = results[1], *c = results[2], *i = results[3], *j = results[4], *f = results[5], *o = results[6],
-          *tanhc = results[7];
+    const auto at = [&](int gate, int64_t k) __attribute__((always_inline)) {
+      return from_input[gate * input_gate + k] + from_hidden[gate * hidden_gate + k] + bias[gate * input_gate + k];
+    };
 #pragma omp simd
     for (int64_t k = 0; k < n; ++k) {
-      i[k] = math::Sigmoid(from_input[k] + from_hidden[k] + bias[k]);
-      f[k] = math::Sigmoid(from_input[n + k] + from_hidden[n + k] + bias[n + k]);
-      j[k] = math::Tanh(from_input[2 * n + k] + from_hidden[2 * n + k] + bias[2 * n + k]);
-      o[k] = math::Sigmoid(from_input[3 * n + k] + from_hidden[3 * n + k] + bias[3 * n + k]);
-      c[k] = f[k] * cell[k] + i[k] * j[k];
-      tanhc[k] = math::Tanh(c[k]);
-      h[k] = o[k] * tanhc[k];
+      const float i = math::Sigmoid(at(0, k)), f = math::Sigmoid(at(1, k)), j = math::Tanh(at(2, k)),
+                  o = math::Sigmoid(at(3, k));
+      const float news = f * cell[k] + i * j, tanhc = math::Tanh(news);
+      c[k] = news;
+      h[k] = o * tanhc;
+      if constexpr (kGates) {
+        gates[0][k] = i;
+        gates[1][k] = j;
+        gates[2][k] = f;
+        gates[3][k] = o;
+        gates[4][k] = tanhc;
+      }
     }
   }
   // Keeps the state before where `mask` is 0.
   void Mask(const float* mask, int64_t n) const {
-    float *h = results[1], *c = results[2];
 #pragma omp simd
     for (int64_t k = 0; k < n; ++k) {
       h[k] = mask[k] * h[k] + (1 - mask[k]) * hidden[k];
@@ -80,8 +92,12 @@ class NpuLstmKernel final : public Kernel {
     const Shape shape = sizes.result();
     NPU_CHECK(!masked_ || (mask && mask.shape == shape), "[", kOp, "] expected seq_mask of shape ", shape, ", got ",
               mask.shape);
-    const std::vector<recurrent::LayerResult> results = LayerResults(ctx, kResults, x.dtype, sizes);
+    const std::vector<LayerResult> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
+    // y and output_h are the same numbers: one that is not asked for needs no memory of its own.
+    const LayerResult &h_result = results[results[1].asked() ? 1 : 0], &c_result = results[2];
+    const bool copies = results[0].asked() && results[1].asked();
+    const bool gates = std::any_of(results.begin() + 3, results.end(), [](const LayerResult& r) { return r.asked(); });
     ctx.Launch(
         kOp, [=, masked = masked_, reverse = reverse_, products = GateProducts(ctx, sizes, of_input_, of_hidden_),
               inputs = FloatValues(ctx, x), weights = FloatValues(ctx, w), biases = FloatValues(ctx, bias),
@@ -94,38 +110,45 @@ class NpuLstmKernel final : public Kernel {
             const float *before_h = initial_h, *before_c = initial_c;
             for (int64_t step = 0; step < sizes.steps; ++step) {
               const int64_t t = reverse ? sizes.steps - 1 - step : step, n = sizes.hidden;
-              const float *from_input = products.FromInput(t),
-                          *from_hidden = products.FromHidden(before_h, first, count, step);
-              ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
-                std::vector<float> kept(masked ? static_cast<size_t>(n) : 0);
-                for (int64_t b = first + begin; b < first + end; ++b) {
-                  Row row{from_input + b * sizes.columns,
-                          from_hidden + b * sizes.columns,
-                          all_biases,
-                          before_h + b * n,
-                          before_c + b * n,
+              products.ForEachPart(t, before_h, first, count, step, [&](const GateProducts::Part& part) {
+                RowScratch kept(masked ? part.units : 0);
+                for (int64_t b = 0; b < part.count; ++b) {
+                  const int64_t at = (part.first + b) * n + part.unit;
+                  Row row{part.from_input + b * part.input_row,
+                          part.from_hidden + b * part.hidden_row,
+                          all_biases + part.unit,
+                          part.input_gate,
+                          part.hidden_gate,
+                          before_h + at,
+                          before_c + at,
+                          h_result.Step(t) + at,
+                          c_result.Step(t) + at,
                           {}};
-                  for (size_t i = 0; i < kResults; ++i) row.results[i] = results[i].Step(t) + b * n;
-                  row.Step(n);
-                  if (masked) {
-                    ReadMask(mask, (t * sizes.batch + b) * n, kept);
-                    row.Mask(kept.data(), n);
+                  if (gates) {
+                    for (size_t i = 0; i < row.gates.size(); ++i) row.gates[i] = results[3 + i].Step(t) + at;
+                    row.Step<true>(part.units);
+                  } else {
+                    row.Step<false>(part.units);
                   }
-                  std::copy_n(row.results[1], n, row.results[0]);
+                  if (masked) {
+                    ReadMask(mask, t * sizes.state() + at, kept.values(), part.units);
+                    row.Mask(kept.values(), part.units);
+                  }
+                  if (copies) std::copy_n(row.h, part.units, results[0].Step(t) + at);
                 }
               });
-              before_h = results[1].Step(t);
-              before_c = results[2].Step(t);
+              before_h = h_result.Step(t);
+              before_c = c_result.Step(t);
             }
           });
-          for (const recurrent::LayerResult& result : results) result.Store(kOp);
+          for (const LayerResult& result : results) result.Store(kOp);
         });
   }
 
  private:
-  static void ReadMask(const TensorView& mask, int64_t at, std::vector<float>& values) {
-    for (size_t k = 0; k < values.size(); ++k) {
-      const int64_t i = at + static_cast<int64_t>(k);
+  static void ReadMask(const TensorView& mask, int64_t at, float* values, int64_t n) {
+    for (int64_t k = 0; k < n; ++k) {
+      const int64_t i = at + k;
       values[k] = mask.dtype == DType::kInt32     ? static_cast<float>(mask.as<const int32_t>()[i])
                   : mask.dtype == DType::kFloat16 ? ToFloat(mask.as<const Float16>()[i])
                                                   : mask.as<const float>()[i];

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import onnx
 import pytest
-from onnxruntime_npu.opdef import Op, all_ops
+import torch
+from onnxruntime_npu.opdef import Maker, Op, Sample, all_ops
 from op_paths import (
     NPU,
     assert_on_npu,
@@ -62,3 +63,43 @@ def test_only_the_first_result_is_asked_for(name: str, dtype: str) -> None:
         absent = [None] * (len(op.outputs) - 1)
         got = run_model(model, NPU, op, sample) + absent
         check_close(op, dtype, got, reference(op, sample)[:1] + absent)
+
+
+def _wide_layer(name: str, batch: int, width: int) -> Sample:
+    """Return a call whose gates begin with panels of the GEMM, which are multiplied one by one."""
+    make = Maker("float32")
+    gates = 4 if name == "npu_lstm" else 3
+    x, states = make(3, batch, 7), [make(1, batch, width) for _ in range(gates - 2)]
+    of_input, of_hidden, *biases = (
+        make(*shape, scale=width**-0.5)
+        for shape in (
+            (7, gates * width),
+            (width, gates * width),
+            (gates * width,),
+            (gates * width,),
+        )
+    )
+    flags = True, 1, 0.0, False, False, False
+    if name == "npu_gru":
+        lengths = make.tensor([3] * batch, "int32")
+        return Sample(x, *states, of_input, of_hidden, *biases, lengths, *flags)
+    mask = (torch.arange(3)[:, None, None] < 1 + torch.arange(batch)[:, None] % 3).float()
+    mask = mask.expand(3, batch, width).contiguous()
+    return Sample(x, torch.cat([of_input, of_hidden]), biases[0], mask, *states, *flags, True, True)
+
+
+# A gate of 32 units is two panels of eight lanes or one of sixteen; 30 sequences are more than two
+# threads have in a tile, 1024 units are rows a page apart.
+@pytest.mark.parametrize("everything", [False, True], ids=["first", "all"])
+@pytest.mark.parametrize(("batch", "width"), [(2, 32), (17, 64), (30, 32), (1, 64), (3, 1024)])
+@pytest.mark.parametrize("name", WEIGHTS)
+def test_gates_that_begin_with_panels(name: str, batch: int, width: int, everything: bool) -> None:
+    op = all_ops()[name]
+    sample = _wide_layer(name, batch, width)
+    model = make_model(op, sample, body=False)
+    asked = len(op.outputs) if everything else 1
+    absent = [None] * (len(op.outputs) - asked)
+    model.graph.node[0].output[asked:] = [""] * len(absent)
+    del model.graph.output[asked:]
+    got = run_model(model, NPU, op, sample) + absent
+    check_close(op, "float32", got, reference(op, sample)[:asked] + absent)

@@ -40,6 +40,7 @@ class LayerResult {
         step_elements_(sizes.state()),
         results_(ctx, asked_ ? asked_ : RoomFor(ctx, DType::kFloat32, {kept_steps_, sizes.batch, sizes.hidden})) {}
 
+  bool asked() const { return static_cast<bool>(asked_); }
   float* Step(int64_t step) const { return results_.values() + step % kept_steps_ * step_elements_; }
   // In the launch, after the last step.
   void Store(const char* op) const {
@@ -105,17 +106,77 @@ class GateProducts {
     if (of_hidden_->empty()) Pack(u, sizes_.hidden, hidden_panels_);
     Panels(*of_input_, sizes_.inputs, input_panels_)(x, sizes_.steps * sizes_.batch, from_input_);
   }
-  // Of one step, [batch, columns].
-  const float* FromInput(int64_t step) const { return from_input_ + step * sizes_.batch * sizes_.columns; }
-  // Of `count` sequences from the first on of a hidden state [batch, hidden], until the next call for one of them; for
-  // sequences of different threads at the same time. Returns [batch, columns].
-  const float* FromHidden(const float* hidden, int64_t first, int64_t count, int64_t step) const {
-    Panels(*of_hidden_, sizes_.hidden, hidden_panels_)(hidden + first * sizes_.hidden, count,
-                                                       from_hidden_ + first * sizes_.columns, step);
-    return from_hidden_;
+  // The products of hidden units [unit, unit + units) of sequences [first, first + count): for sequence b of these,
+  // gate g and unit k those of the input are at from_input[b * input_row + g * input_gate + k], the hidden state's
+  // likewise.
+  struct Part {
+    int64_t first, count, unit, units;
+    const float *from_input, *from_hidden;
+    int64_t input_row, input_gate, hidden_row, hidden_gate;
+  };
+  // Calls f(Part) for parts that together are `count` sequences from the first on of a hidden state [batch, hidden] and
+  // the input of time `t`, on the pool; for sequences of different threads at the same time. `step`: how often this was
+  // called before. Where the gates' columns begin with panels, a part is what one tile of each gate has: f finds the
+  // products in the first-level cache, and those of the hidden state are stored nowhere else.
+  template <class F>
+  void ForEachPart(int64_t t, const float* hidden, int64_t first, int64_t count, int64_t step, const F& f) const {
+    const int64_t n = sizes_.hidden, columns = sizes_.columns;
+    const float* from_input = from_input_ + (t * sizes_.batch + first) * columns;
+    hidden += first * n;
+    if (HasPanelsOfGates() && count > 1) return ForEachTile(from_input, hidden, first, count, f);
+    float* from_hidden = from_hidden_ + first * columns;
+    Panels(*of_hidden_, n, hidden_panels_)(hidden, count, from_hidden, step);
+    ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
+      const int64_t at = begin * columns;
+      f(Part{first + begin, end - begin, 0, n, from_input + at, from_hidden + at, columns, n, columns, n});
+    });
   }
 
  private:
+  static constexpr int64_t kMostGates = 4;
+  static constexpr int64_t kWorthAThread = 64 << 10;  // bytes of panels
+
+  // Rows a multiple of a page apart map to the same set of the L1 cache: the GEMM copies them first.
+  bool HasPanelsOfGates() const {
+    constexpr int64_t kPageBytes = 4096;
+    return sizes_.hidden % gemm::kPanelColumns == 0 && sizes_.hidden * static_cast<int64_t>(sizeof(float)) % kPageBytes;
+  }
+
+  template <class F>
+  void ForEachTile(const float* from_input, const float* hidden, int64_t first, int64_t count, const F& f) const {
+    constexpr auto kFormat = gemm::PanelFormat::kFloat32;
+    constexpr int64_t kUnits = gemm::kPanelColumns, kFloat = sizeof(float);
+    const int64_t n = sizes_.hidden, columns = sizes_.columns, gates = columns / n, blocks = n / kUnits;
+    const int64_t panel_bytes = gemm::PanelBytes(kFormat, n);
+    const char* panels = static_cast<const char*>(Packed(*of_hidden_, n, hidden_panels_).data);
+    const gemm::MicroKernel& kernel = *gemm::FloatKernel(kFormat);
+    // Slivers of equal size.
+    const int64_t slivers = (count + kernel.sliver_rows - 1) / kernel.sliver_rows;
+    ParallelFor(blocks, kWorthAThread / (gates * panel_bytes) + 1, [&](int64_t begin, int64_t end) {
+      alignas(64) float tiles[kMostGates * gemm::kSliverRows * kUnits];
+      for (int64_t block = begin; block < end; ++block) {
+        for (int64_t s = 0; s < slivers; ++s) {
+          const int64_t row = count * s / slivers, rows = count * (s + 1) / slivers - row, tile = rows * kUnits;
+          const gemm::Sliver sliver{hidden + row * n, n * kFloat, gemm::kChunkBytes};
+          const float* input = from_input + row * columns + block * kUnits;
+          for (int64_t gate = 0; gate < gates; ++gate) {
+            const int64_t next = gate + 1 < gates ? (gate + 1) * blocks + block : std::min(block + 1, blocks - 1);
+            // What f reads next, in pieces too short for the processor's own prefetchers, is prefetched as if it was C.
+            const gemm::Prefetch prefetch{panels + next * panel_bytes,
+                                          gemm::RowBytes(kFormat) / slivers,
+                                          reinterpret_cast<const char*>(input + gate * n),
+                                          columns * kFloat,
+                                          kUnits * kFloat - 1,
+                                          rows};
+            kernel.functions[rows](sliver, panels + (gate * blocks + block) * panel_bytes, prefetch, n,
+                                   tiles + gate * tile, false);
+          }
+          f(Part{first + row, rows, block * kUnits, kUnits, input, tiles, columns, n, kUnits, tile});
+        }
+      }
+    });
+  }
+
   static char* Room(OpContext& ctx, size_t bytes) {
     return bytes == 0 ? nullptr : static_cast<char*>(ctx.Workspace(bytes));
   }
@@ -130,14 +191,14 @@ class GateProducts {
     if (rows > 0)
       gemm::Pack(DType::kFloat32, gemm::Matrix::RowMajor(weight, rows, sizes_.columns), panels, DType::kFloat32);
   }
+  gemm::PackedMatrix Packed(const KeptPanels& kept, int64_t rows, const char* panels) const {
+    if (!kept.empty()) return kept.matrix(rows, sizes_.columns);
+    if (rows == 0) return {};
+    return {panels, DType::kFloat32, DType::kFloat32, rows, sizes_.columns};
+  }
   Product<float> Panels(const KeptPanels& kept, int64_t rows, const char* panels) const {
-    gemm::PackedMatrix packed;
-    if (!kept.empty()) {
-      packed = kept.matrix(rows, sizes_.columns);
-    } else if (rows > 0) {
-      packed = {panels, DType::kFloat32, DType::kFloat32, rows, sizes_.columns};
-    }
-    return {gemm::Matrix::RowMajor(static_cast<const float*>(nullptr), rows, sizes_.columns), packed};
+    return {gemm::Matrix::RowMajor(static_cast<const float*>(nullptr), rows, sizes_.columns),
+            Packed(kept, rows, panels)};
   }
 
   LayerSizes sizes_;
