@@ -1,13 +1,16 @@
 """A step of Adam without bias correction, as BERT is trained.
 
-Source: torch_npu.npu_bert_apply_adam. Upstream's documents differ on clipping. Of the devices in
-the field, a gradient whose global norm exceeds 1 is divided by the norm if max_grad_norm is
-positive, which is done here; of the newest, adam_mode 0 multiplies by min(1, max_grad_norm /
-global_grad_norm).
+Source: torch_npu.npu_bert_apply_adam. Device generations differ in clipping, where max_grad_norm is
+positive. The default is the rule of the devices in the field, by which models were trained: a
+gradient whose global norm exceeds 1 is divided by the norm. To the newest, and with
+ORT_NPU_GENERATION=newest, adam_mode 0 multiplies it by min(1, max_grad_norm / global_grad_norm),
+and other modes do not clip. No clipping, or a global norm of at most 1 and max_grad_norm, is the
+same to all.
 """
 
 from onnxruntime_npu.opdef import composition
 
+from .._generation import is_newest
 from ._adam import FLOATS, updated, without_out, write
 
 _NAME = "npu_bert_apply_adam"
@@ -17,6 +20,16 @@ _ARGUMENTS = (
 )
 
 op = composition(f"{_NAME}({_ARGUMENTS}) -> (Tensor var, Tensor m, Tensor v)", dtypes=FLOATS)
+
+
+def _clipped(gradient, max_grad_norm, global_grad_norm, adam_mode):
+    """Return the gradient as this process's generation of devices clips it."""
+    if max_grad_norm > 0 and is_newest():
+        if adam_mode == 0 and global_grad_norm > max_grad_norm:
+            return gradient * (max_grad_norm / global_grad_norm)
+    elif max_grad_norm > 0 and global_grad_norm > 1:
+        return gradient / global_grad_norm
+    return gradient
 
 
 @op.function
@@ -58,9 +71,8 @@ def npu_bert_apply_adam_out(
     var, step_size None being lr. A weight_decay that is not positive counts 0.
     """
     var, m, v = updated(_NAME, grad, out)
-    g, w = grad.float(), var.float()
-    if max_grad_norm > 0 and global_grad_norm > 1:
-        g = g / global_grad_norm
+    g = _clipped(grad.float(), max_grad_norm, global_grad_norm, adam_mode)
+    w = var.float()
     mean = beta1 * m.float() + (1 - beta1) * g
     square = beta2 * v.float() + (1 - beta2) * g * g
     rate = lr if step_size is None or not adam_mode else step_size

@@ -34,7 +34,7 @@ class NpuOneHotKernel final : public Kernel {
       : axis_(info.attributes.Int("num_classes")),
         depth_(info.attributes.Int("depth")),
         dtype_(static_cast<DType>(info.attributes.Int("dtype", static_cast<int64_t>(DType::kFloat32)))),
-        counts_(depth_ == -1 && GenerationFromEnvironment() == Generation::kNewest),
+        counts_(depth_ == -1 && (info.attributes.Has("dtype") || GenerationFromEnvironment() == Generation::kNewest)),
         on_(info.attributes.Float("on_value")),
         off_(info.attributes.Float("off_value")) {}
 

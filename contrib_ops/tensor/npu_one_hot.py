@@ -3,8 +3,9 @@
 Device generations differ in the result's type. The default is the rule of the generations before
 the newest and of their published values: float32. To the newest, and with
 ORT_NPU_GENERATION=newest, it is the type of on_value, and a depth of -1 is one more than the
-greatest number. A node states the type in its attribute dtype; without it the result is float32.
-num_classes is the axis of the classes to all generations, whatever its name says.
+greatest number. A node states the type in its attribute dtype, with which it keeps the newest
+generation's rules wherever it runs; without it the result is float32. num_classes is the axis of
+the classes to all generations, whatever its name says.
 """
 
 from onnxruntime_npu.opdef import (
@@ -41,9 +42,9 @@ def _result_type(on_value):
     return whole.get(type(on_value), torch.float32)
 
 
-def _from_values(depth):
-    """Whether the classes are counted by the numbers."""
-    return depth == -1 and is_newest()
+def _from_values(depth, stated=None):
+    """Whether the classes are counted by the numbers; ``stated``: the type in a node, if any."""
+    return depth == -1 and (is_newest() or stated is not None)
 
 
 @op.reference
@@ -81,7 +82,7 @@ def reference(self, num_classes=-1, depth=1, on_value=1, off_value=0):
 def body(b, call, self):
     attrs = call.attrs
     number = b.Cast(self, to="int64")
-    if _from_values(attrs["depth"]):
+    if _from_values(attrs["depth"], attrs["dtype"]):
         most = b.ReduceMax(number, keepdims=0)
         depth = b.Max(b.Add(most, 1), b.const(1, "int64"))
     else:

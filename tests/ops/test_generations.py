@@ -32,6 +32,12 @@ KEPT = {"older": [1, 0, 1], "newest": [1, 1, 1]}
 HOT = {"older": "float32", "newest": "int64"}
 # npu_indexing: begin_mask and end_mask open one bound of each axis, to the newest alone.
 SLICED = {"older": [[2]], "newest": [[1, 2], [5, 6]]}
+# npu_bert_apply_adam: (max_grad_norm, global_grad_norm, adam_mode) and what the gradient is
+# multiplied by.
+CLIPPED = {
+    "older": {(2.0, 5.0, 0): 1 / 5, (2.0, 5.0, 1): 1 / 5, (0.5, 0.8, 0): 1, (0.0, 5.0, 0): 1},
+    "newest": {(2.0, 5.0, 0): 2 / 5, (2.0, 5.0, 1): 1, (0.5, 0.8, 0): 5 / 8, (0.0, 5.0, 0): 1},
+}
 
 _CODE = """
 import sys
@@ -78,6 +84,13 @@ for on, dtype in ((1, {hot}), (1.0, "float32"), (True, "bool" if {hot} == "int64
               dtype=getattr(torch, dtype), fake=False)
 table = tensor([[1, 2, 3, 4], [5, 6, 7, 8]])
 check("npu_indexing", {sliced}, 0, table, [0, 1], [1, 2], [1, 1], 2, 1)
+for (most, norm, mode), factor in {clipped}.items():
+    for device in ("cpu", "npu"):
+        grad = torch.tensor([0.5, -3.0], device=device)
+        out = [torch.zeros_like(grad) for _ in range(3)]
+        how = 0.01, 0.0, 0.999, 1e-8, grad, most, norm, 0.0, None, mode
+        torch.ops.npu.npu_bert_apply_adam.out(*how, out=out)
+        torch.testing.assert_close(out[1], grad * factor)
 print("agree")
 """
 
@@ -96,10 +109,63 @@ def test_every_path_follows_the_generation(run_python, generation: str) -> None:
         kept=KEPT[generation],
         hot=repr(HOT[generation]),
         sliced=SLICED[generation],
+        clipped=CLIPPED[generation],
     )
     status, output = run_python(code, ORT_NPU_GENERATION=generation)
     assert status == 0, output
     assert output.endswith("agree\n")
+
+
+# A model of the other generation: npu_one_hot of 2, 0 with on_value 1 and a depth of -1, which the
+# newest counts, or 3. What its file says of the result holds in this process, too.
+_EXCHANGED = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {tests!r})
+import onnx
+import torch
+from onnxruntime_npu.opdef import Sample, all_ops
+from onnxruntime_npu.opdef.onnx_schema import register_schemas
+from op_paths import CPU, NPU, make_model, run_model
+
+register_schemas()
+op = all_ops()["npu_one_hot"]
+folder, mine, others = Path({folder!r}), {mine!r}, {others!r}
+depths = {{"older": [3], "newest": [3, -1]}}
+
+def path(generation, depth, body):
+    return folder / f"{{generation}}{{depth}}{{body}}.onnx"
+
+def sample(depth):
+    return Sample(torch.tensor([2, 0]), -1, depth, 1, 0)
+
+for depth in depths[mine]:
+    for body in (True, False):
+        onnx.save(make_model(op, sample(depth), body=body), path(mine, depth, body))
+for other in others:
+    dtype = torch.int64 if other == "newest" else torch.float32
+    want = torch.tensor([[0, 0, 1], [1, 0, 0]], dtype=dtype)
+    for depth in depths[other]:
+        for body, provider in ((False, NPU), (True, NPU), (True, CPU)):
+            model = onnx.load(path(other, depth, body))
+            (got,) = run_model(model, provider, op, sample(depth))
+            assert got.dtype == want.dtype and torch.equal(got.cpu(), want), (other, got)
+        model = onnx.load(path(other, 3, False))
+        model.graph.output[0].ClearField("type")
+        (found,) = onnx.shape_inference.infer_shapes(model, strict_mode=True).graph.output
+        code = onnx.TensorProto.INT64 if other == "newest" else onnx.TensorProto.FLOAT
+        assert found.type.tensor_type.elem_type == code, found
+print("kept")
+"""
+
+
+def test_a_model_keeps_the_types_of_its_export(run_python, tmp_path) -> None:
+    for generation, others in (("newest", []), ("older", ["newest"]), ("newest", ["older"])):
+        code = _EXCHANGED.format(
+            tests=str(Path(__file__).parent), folder=str(tmp_path), mine=generation, others=others
+        )
+        status, output = run_python(code, ORT_NPU_GENERATION=generation)
+        assert status == 0 and output.endswith("kept\n"), output
 
 
 def test_another_name_is_refused(run_python) -> None:

@@ -112,7 +112,21 @@ def _run(
     flat: list[torch.Tensor] = []
     for result in results:
         flat += result if isinstance(result, (list, tuple)) else [result]
-    return [(dt.from_torch(t.dtype), list(t.shape)) for t in flat]
+    stated = _stated_types(op, attrs)
+    return [(stated.get(i) or dt.from_torch(t.dtype), list(t.shape)) for i, t in enumerate(flat)]
+
+
+def _stated_types(op: Op, attrs: Mapping[str, Any]) -> dict[int, str | None]:
+    """Return the types of results that a node states beside a number, which hold everywhere.
+
+    The reference follows the number of a call as devices of this process's generation do.
+    """
+    beside_numbers = {a.name for a in op.attributes if a.number_type}
+    return {
+        typing.output: dict(typing.types).get(attrs[typing.attribute])
+        for typing in op.attribute_typings
+        if typing.attribute in beside_numbers and typing.attribute in attrs
+    }
 
 
 def infer_node(node_type: NodeType, context: Any) -> None:
