@@ -19,6 +19,13 @@ op = npu_op(
 _MOST = 2**31 - 1
 
 
+@op.host
+def host(draw_seed, x, count, seed, seed2):
+    """Draw the seed of a call without seeds; a trace keeps it so, and draws when it runs."""
+    drawn = {} if seed or seed2 or is_traced(x) else {"seed": draw_seed()}
+    return drawn, ()
+
+
 @op.reference
 def reference(x, count=256, seed=0, seed2=0):
     """Return the coordinates of the chosen elements, [count, rank] int32, and [count] which count.
@@ -26,7 +33,7 @@ def reference(x, count=256, seed=0, seed2=0):
     x: bool, of 1 to 5 axes. The true elements, in row-major order, are shuffled: for k = 0, 1, ..
     place k changes with place k + word k of Philox 4x32-10, key seed and offset seed2, modulo the
     number of places from k on. The first count are returned; behind them 0 and false. With both
-    seeds 0 each call has another key.
+    seeds 0 each call has another key, which torch draws from its generator.
     """
     name = "[npu_random_choice_with_mask]"
     check(1 <= x.dim() <= 5, f"{name} expected x of 1 to 5 axes, got {list(x.shape)}")

@@ -87,11 +87,13 @@ def test_gradient_of_dropout_is_zero_where_it_drops(device: str) -> None:
 
 
 @devices
-def test_every_true_element_is_chosen_equally_often(device: str) -> None:
+@pytest.mark.parametrize("seeded", [True, False])
+def test_every_true_element_is_chosen_equally_often(seeded: bool, device: str) -> None:
     x = (torch.arange(12) % 3 != 0).to(device)  # eight true ones
     counts = torch.zeros(12)
     draws = 400
-    for seed in range(1, draws + 1):
+    torch.manual_seed(7)
+    for seed in range(1, draws + 1) if seeded else [0] * draws:
         index, mask = onnxruntime_npu.npu_random_choice_with_mask(x, 3, seed)
         assert mask.all() and len(set(index.flatten().tolist())) == 3
         counts[index.flatten().long().cpu()] += 1
@@ -102,7 +104,21 @@ def test_every_true_element_is_chosen_equally_often(device: str) -> None:
 
 
 @devices
-def test_choice_without_seeds_differs_from_call_to_call(device: str) -> None:
+def test_choice_without_seeds_follows_torchs_generator(device: str) -> None:
     x = torch.ones(1000, dtype=torch.bool, device=device)
-    first, second = (onnxruntime_npu.npu_random_choice_with_mask(x, 20)[0] for _ in range(2))
-    assert not torch.equal(first, second)
+    found = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        first, second = (onnxruntime_npu.npu_random_choice_with_mask(x, 20)[0] for _ in range(2))
+        assert not torch.equal(first, second)
+        found.append(torch.stack([first, second]))
+    assert torch.equal(found[0], found[1]) and not torch.equal(found[0], found[2])
+
+
+@devices
+def test_choice_with_a_seed_is_always_the_same(device: str) -> None:
+    x = torch.ones(1000, dtype=torch.bool, device=device)
+    seeds = [(5, 0), (5, 0), (5, 1), (6, 0)]
+    found = [onnxruntime_npu.npu_random_choice_with_mask(x, 20, *pair)[0] for pair in seeds]
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2]) and not torch.equal(found[0], found[3])
