@@ -56,7 +56,8 @@ def reference(
     [B, N, C]. Of each image and class, the boxes of positive sides with a score above
     score_threshold, by descending score, remain if their IoU with each that remains before is at
     most iou_threshold, at most max_size_per_class; then the best of the image remain, equal scores
-    by class. change_coordinate_frame needs a window that torch_npu does not pass: no effect.
+    by class. Without boxes none count, where torch_npu raises. change_coordinate_frame needs a
+    window that torch_npu does not pass: no effect.
     """
     name = "npu_batch_nms"
     check(

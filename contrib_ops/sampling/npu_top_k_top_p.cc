@@ -141,6 +141,7 @@ class TopKTopPKernel final : public Kernel {
     const TensorView logits = ctx.Input(In::logits), p = ctx.Input(In::p), k = ctx.Input(In::k);
     NPU_CHECK(logits, "[", kOp, "] expected the tensor logits");
     NPU_CHECK(logits.shape.rank() == 2, "[", kOp, "] expected logits of shape [B, V], got ", logits.shape);
+    NPU_CHECK(p || k, "[", kOp, "] expected p or k, which say what is removed, got neither");
     const Shape rows{logits.shape[0]};
     NPU_CHECK(!p || (p.shape == rows && p.dtype == logits.dtype), "[", kOp, "] expected p of shape ", rows, " and ",
               NameOf(logits.dtype), ", logits' dtype, got ", p.shape, " and ", NameOf(p.dtype));

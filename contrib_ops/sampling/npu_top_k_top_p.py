@@ -22,6 +22,10 @@ def reference(logits, p=None, k=None):
         logits.dim() == 2,
         f"[npu_top_k_top_p] expected logits of shape [B, V], got {list(logits.shape)}",
     )
+    check(
+        p is not None or k is not None,
+        "[npu_top_k_top_p] expected p or k, which say what is removed, got neither",
+    )
     rows = [logits.shape[0]]
     check(
         p is None or (list(p.shape) == rows and p.dtype == logits.dtype),
@@ -87,7 +91,6 @@ def samples(make):
     yield Sample(make(3, 50), p, k, id="both")
     yield Sample(make(3, 50), None, k, id="k_only")
     yield Sample(make(3, 50), p, id="p_only")
-    yield Sample(make(3, 50), id="neither")
     yield Sample(make(3, 50), make.tensor([0.0, 0.0, 0.0]), id="p_0_keeps_the_last")
     yield Sample(make(3, 50), p, make.tensor([50, 50, 50], "int32"), id="k_all")
     yield Sample(
@@ -130,6 +133,11 @@ op.errors(
     match=r"\[npu_top_k_top_p\] expected p in \[0, 1\], got 1.5",
     needs_values=True,
     id="p",
+)
+op.errors(
+    lambda make: Sample(make(2, 8)),
+    match=r"\[npu_top_k_top_p\] expected p or k, which say what is removed, got neither",
+    id="neither",
 )
 op.errors(
     lambda make: Sample(make(8)),

@@ -2,6 +2,7 @@
 
 import math
 
+from onnxruntime_npu.errors import AxisError
 from onnxruntime_npu.opdef import FLOATS, INTEGERS, check, torch
 
 ELEMENTS = [*FLOATS, *INTEGERS, "bool"]
@@ -42,4 +43,5 @@ def check_count(op, shape):
 def check_axis(op, dim, rank):
     """Refuse an axis that a tensor of that rank does not have; a scalar has the axes 0 and -1."""
     most = max(rank, 1)
-    check(-most <= dim < most, f"[{op}] expected dim in [{-most}, {most - 1}], got {dim}")
+    if not -most <= dim < most:
+        raise AxisError(f"[{op}] expected dim in [{-most}, {most - 1}], got {dim}")

@@ -12,6 +12,10 @@ class ArgumentError(ValueError, RuntimeError):
     """
 
 
+class AxisError(ArgumentError, IndexError):
+    """An axis that a tensor does not have: torch's own operators raise an IndexError."""
+
+
 class UnsupportedError(NotImplementedError):
     """A valid call that is not implemented."""
 

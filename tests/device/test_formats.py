@@ -34,6 +34,8 @@ def test_format_is_a_label_of_the_storage(formats):
     assert formats.get_npu_format(formats.npu_format_cast(torch.ones(3).npu(), 29)) == 2
     assert formats.get_storage_size(x[1:]) == 24
     assert formats.get_npu_format(formats.empty_with_format((2, 2), acl_format=29)) == 29
+    with pytest.raises(RuntimeError, match=r"\[empty_with_format\] expected no pin_memory"):
+        formats.empty_with_format((2, 2), pin_memory=True)
 
 
 def test_nodes_have_every_format(formats):

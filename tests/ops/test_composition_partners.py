@@ -100,6 +100,13 @@ def test_casts_of_other_names(device: str) -> None:
         ops.npu_dtype_cast_(target, x[:1])
 
 
+@devices
+@pytest.mark.parametrize("name", ["npu_max", "npu_min", "npu_sort_v2"])
+def test_an_axis_out_of_range_is_an_index_error(name: str, device: str) -> None:
+    with pytest.raises(IndexError, match=rf"\[{name}\] expected dim in \[-2, 1\], got -3"):
+        getattr(ops, name)(torch.ones(2, 3, device=device), -3)
+
+
 def _state(device: str, dtype: torch.dtype) -> list[torch.Tensor]:
     return [torch.full((3,), v, dtype=dtype, device=device) for v in (1.0, 0.1, 0.2, 0.5)]
 

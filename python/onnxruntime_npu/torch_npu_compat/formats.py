@@ -135,8 +135,13 @@ def empty_with_format(
     """Return an uninitialised npu tensor in a format; every address is aligned to 512 bytes.
 
     Raises:
-        RuntimeError: the device is not an npu, or there is no such format.
+        RuntimeError: the device is not an npu, there is no such format, or memory is to be pinned.
     """
+    if pin_memory:
+        raise RuntimeError(
+            "[empty_with_format] expected no pin_memory, got True: only dense CPU tensors can be "
+            "pinned, such as torch.empty(size, pin_memory=True)"
+        )
     result = torch.empty(
         tuple(size), dtype=dtype, layout=layout, device="npu" if device is None else device
     )
