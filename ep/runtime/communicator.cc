@@ -14,10 +14,12 @@
 namespace npu {
 namespace {
 
-// What one rank tells the others of its call: the first bytes of its text, and a number for the whole.
+// What one rank tells the others of its call: the first bytes of its text, a number for the whole, and those of its own
+// numbers that have room.
 struct CallNote {
   uint64_t fingerprint = 0;
   std::array<char, 504> text{};
+  std::array<int32_t, 128> numbers{};
 
   CallNote(const char* op, const std::string& call) {
     const std::string whole = Concat(op, ": ", call);
@@ -25,10 +27,10 @@ struct CallNote {
     std::memcpy(text.data(), whole.data(), std::min(whole.size(), text.size() - 1));
   }
   CallNote() = default;
-  bool operator==(const CallNote& other) const { return fingerprint == other.fingerprint && text == other.text; }
+  bool TellsTheSame(const CallNote& other) const { return fingerprint == other.fingerprint && text == other.text; }
   std::string said() const { return Printable({text.data(), strnlen(text.data(), text.size())}); }
 };
-static_assert(sizeof(CallNote) == 512 && std::is_trivially_copyable_v<CallNote>);
+static_assert(sizeof(CallNote) == 1024 && std::is_trivially_copyable_v<CallNote>);
 
 struct KnownGroups {
   std::mutex mutex;
@@ -68,13 +70,27 @@ void Communicator::AllToAll(const char* op, const void* sent, const std::vector<
 
 void Communicator::Barrier(const char* op) { Agree(op, "barrier"); }
 
-void Communicator::Agree(const char* op, const std::string& call) {
-  const CallNote mine(op, call);
+void Communicator::Agree(const char* op, const std::string& call) { AgreeOn(op, call, {}); }
+
+std::vector<int32_t> Communicator::AgreeOn(const char* op, const std::string& call,
+                                           const std::vector<int32_t>& numbers) {
+  CallNote mine(op, call);
+  const bool fit = numbers.size() <= mine.numbers.size();
+  if (fit) std::copy(numbers.begin(), numbers.end(), mine.numbers.begin());
   std::vector<CallNote> notes(static_cast<size_t>(size_));
   AllGather(op, &mine, notes.data(), sizeof(CallNote));
   for (size_t rank = 1; rank < notes.size(); ++rank)
-    NPU_CHECK(notes[rank] == notes[0], "[", op, "] expected the same call on all ranks of the group '",
+    NPU_CHECK(notes[rank].TellsTheSame(notes[0]), "[", op, "] expected the same call on all ranks of the group '",
               Printable(group_), "', got on rank 0 ", notes[0].said(), ", and on rank ", rank, " ", notes[rank].said());
+  std::vector<int32_t> all(numbers.size() * notes.size());
+  if (!fit) {
+    AllGather(op, numbers.data(), all.data(), numbers.size() * sizeof(int32_t));
+    return all;
+  }
+  for (size_t rank = 0; rank < notes.size(); ++rank)
+    std::copy_n(notes[rank].numbers.begin(), numbers.size(),
+                all.begin() + static_cast<std::ptrdiff_t>(rank * numbers.size()));
+  return all;
 }
 
 void Communicator::Refuse(const char* op, const std::string& why) noexcept {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from onnxruntime_npu.opdef import Maker, Sample
 from op_paths import NPU, bind, eager, eager_npu, fake_call, make_model, run_session
-from rank_calls import OPS, RANK, SIZE, compare, group_name, of_ranks, provider_session
+from rank_calls import OPS, RANK, SIZE, compare, fails, group_name, of_ranks, provider_session
 from rank_expectations import GROUP_ARGUMENTS
 
 
@@ -54,4 +54,30 @@ def many_pieces() -> None:
         compare(OPS[name], eager_npu(OPS[name], calls[RANK]), calls, atol=1e-5)
 
 
-CASES = (eager_calls_equal_those_of_one_rank, sessions_equal_calls_of_one_rank, many_pieces)
+def experts_with_more_counts_than_an_agreement_tells() -> None:
+    experts = 40
+    counts = [
+        [(rank + 2 * to + j) % 3 for to in range(SIZE) for j in range(experts)]
+        for rank in range(SIZE)
+    ]
+    calls = []
+    for rank in range(SIZE):
+        make = Maker("float32", seed=rank)
+        received = [sent[rank * experts + j] for sent in counts for j in range(experts)]
+        x, weight = make(sum(counts[rank]), 8), make(experts, 8, 4)
+        calls.append(Sample(x, weight, group_name(), SIZE, counts[rank], received))
+    for name in ("npu_alltoallv_gmm", "npu_gmm_alltoallv"):
+        mine = bind(OPS[name], calls[RANK])
+        *others, last = mine["recv_counts"]
+        wrong = Sample.of(mine | ({"recv_counts": [*others, last + 1]} if RANK == 1 else {}))
+        told = f"expected rank 1 to receive from rank {SIZE - 1}, of expert {experts - 1}, the "
+        fails(lambda name=name, wrong=wrong: eager_npu(OPS[name], wrong), told)
+        compare(OPS[name], eager_npu(OPS[name], calls[RANK]), calls, atol=1e-5)
+
+
+CASES = (
+    eager_calls_equal_those_of_one_rank,
+    sessions_equal_calls_of_one_rank,
+    many_pieces,
+    experts_with_more_counts_than_an_agreement_tells,
+)

@@ -30,6 +30,7 @@ CASES = [
     "eager_calls_equal_those_of_one_rank",
     "sessions_equal_calls_of_one_rank",
     "many_pieces",
+    "experts_with_more_counts_than_an_agreement_tells",
     "a_profile_shows_exchanges_beside_products",
     "ranks_that_disagree_fail_on_every_rank",
     "experts_that_do_not_fit_fail_on_every_rank",

@@ -80,18 +80,17 @@ class BlockCounts {
     if (ranks == 1) CheckPairs(op, experts, 1, sent, received);
   }
 
-  // Every rank sees the counts of all, so that all of them refuse what does not fit. Returns the number of rows that
-  // all ranks send together.
-  int64_t CheckWithOthers(const char* op, int64_t experts, Communicator& group) const {
-    std::vector<int64_t> mine = sent, all(2 * sent.size() * static_cast<size_t>(group.size()));
+  // Throws on every rank unless the ranks make the same call, in words, and send what the others receive: every rank
+  // sees the counts of all. Returns the number of rows that all ranks send together.
+  int64_t Agree(const char* op, const std::string& call, int64_t experts, Communicator& group) const {
+    std::vector<int32_t> mine(sent.begin(), sent.end());
     mine.insert(mine.end(), received.begin(), received.end());
-    group.AllGather(op, mine.data(), all.data(), mine.size() * sizeof(int64_t));
+    const std::vector<int32_t> all = group.AgreeOn(op, call, mine);
     std::vector<int64_t> all_sent, all_received;
-    for (size_t at = 0; at < all.size(); at += 2 * sent.size()) {
-      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(at);
-      const auto middle = begin + static_cast<std::ptrdiff_t>(sent.size());
-      all_sent.insert(all_sent.end(), begin, middle);
-      all_received.insert(all_received.end(), middle, middle + static_cast<std::ptrdiff_t>(sent.size()));
+    for (auto rank = all.begin(); rank != all.end(); rank += static_cast<std::ptrdiff_t>(mine.size())) {
+      const auto middle = rank + static_cast<std::ptrdiff_t>(sent.size());
+      all_sent.insert(all_sent.end(), rank, middle);
+      all_received.insert(all_received.end(), middle, middle + static_cast<std::ptrdiff_t>(received.size()));
     }
     CheckPairs(op, experts, group.size(), all_sent, all_received);
     return std::accumulate(all_sent.begin(), all_sent.end(), int64_t{0});
@@ -253,8 +252,7 @@ class ExpertKernel : public Kernel {
   // pieces of their exchange, of rows of so many bytes.
   ExpertPieces Agree(Communicator& group, size_t row_bytes, const std::string& call) const {
     const int64_t experts = static_cast<int64_t>(counts_.sent.size()) / group.size();
-    group.Agree(op_, call);
-    return {experts, counts_.CheckWithOthers(op_, experts, group), group.size(), row_bytes};
+    return {experts, counts_.Agree(op_, call, experts, group), group.size(), row_bytes};
   }
 
   ExpertWeights weights_, shared_;

@@ -16,14 +16,17 @@ constexpr int64_t kBlock = 512;
 // Below, it takes less time to send everything to everybody than to send parts twice.
 constexpr size_t kSmallBytes = 16 << 10;
 
+// Each rank's terms, in the order of ranks; the sums may take the place of one rank's.
+using Terms = std::vector<const void*>;
+
 template <class T>
-void SumRange(const T* parts, int64_t stride, int64_t ranks, int64_t begin, int64_t end, T* to) {
+void SumRange(const Terms& terms, int64_t begin, int64_t end, T* to) {
   alignas(64) std::array<float, kBlock> sum, term;
   for (int64_t at = begin; at < end; at += kBlock) {
     const int64_t count = std::min(kBlock, end - at);
-    ToFloat(parts + at, sum.data(), count);
-    for (int64_t rank = 1; rank < ranks; ++rank) {
-      ToFloat(parts + rank * stride + at, term.data(), count);
+    ToFloat(static_cast<const T*>(terms[0]) + at, sum.data(), count);
+    for (size_t rank = 1; rank < terms.size(); ++rank) {
+      ToFloat(static_cast<const T*>(terms[rank]) + at, term.data(), count);
       for (int64_t i = 0; i < count; ++i) sum[static_cast<size_t>(i)] += term[static_cast<size_t>(i)];
     }
     FromFloat(sum.data(), to + at, count);
@@ -38,25 +41,45 @@ int8_t Saturated(float value) {
 // Elements of the share that a rank sums; the last ranks may have less, or nothing.
 int64_t ShareOf(int64_t count, int64_t ranks) { return (count + ranks - 1) / ranks; }
 
-}  // namespace
-
-void SumOfRanks(const char* op, DType dtype, const void* parts, int64_t stride, int64_t ranks, int64_t count,
-                void* to) {
+// to[i] = the sum of the i-th terms, of floats.
+void SumOfTerms(const char* op, DType dtype, const Terms& terms, int64_t count, void* to) {
   DispatchFloats(op, dtype, [&](auto tag) {
     using T = decltype(tag);
-    ParallelFor(count, kGrain, [&](int64_t begin, int64_t end) {
-      SumRange(static_cast<const T*>(parts), stride, ranks, begin, end, static_cast<T*>(to));
-    });
+    ParallelFor(count, kGrain,
+                [&](int64_t begin, int64_t end) { SumRange(terms, begin, end, static_cast<T*>(to)); });
   });
 }
+
+// Terms that lie one behind the other.
+Terms TermsIn(const void* parts, size_t bytes, int ranks) {
+  Terms terms;
+  for (int rank = 0; rank < ranks; ++rank)
+    terms.push_back(static_cast<const char*>(parts) + static_cast<size_t>(rank) * bytes);
+  return terms;
+}
+
+// Both ranks sum everything: each sends as many bytes as for the sum of a half and for the half of a sum, in one
+// exchange instead of two.
+void AllReduceOfTwo(Communicator& group, const char* op, DType dtype, void* data, int64_t count, void* scratch) {
+  const size_t other = group.rank() == 0 ? 1 : 0;
+  std::vector<size_t> to_other(2, 0);
+  to_other[other] = BytesFor(dtype, count);
+  group.AllToAll(op, data, to_other, scratch, to_other);
+  Terms terms(2, data);
+  terms[other] = scratch;
+  SumOfTerms(op, dtype, terms, count, data);
+}
+
+}  // namespace
 
 void AllReduce(Communicator& group, const char* op, DType dtype, void* data, int64_t count, void* scratch) {
   const size_t bytes = BytesFor(dtype, count), ranks = static_cast<size_t>(group.size());
   if (bytes == 0) return;
   char* const parts = static_cast<char*>(scratch);
+  if (ranks == 2) return AllReduceOfTwo(group, op, dtype, data, count, scratch);
   if (bytes <= kSmallBytes) {
     group.AllGather(op, data, parts, bytes);
-    return SumOfRanks(op, dtype, parts, count, group.size(), count, data);
+    return SumOfTerms(op, dtype, TermsIn(parts, bytes, group.size()), count, data);
   }
   const int64_t share = ShareOf(count, group.size());
   const size_t share_bytes = BytesFor(dtype, share);
@@ -68,7 +91,7 @@ void AllReduce(Communicator& group, const char* op, DType dtype, void* data, int
   char* const sum = parts + share_bytes * ranks;
   group.AllToAll(op, data, sent, parts, received);
   const int64_t elements = static_cast<int64_t>(mine / BytesFor(dtype, 1));
-  SumOfRanks(op, dtype, parts, elements, group.size(), elements, sum);
+  SumOfTerms(op, dtype, TermsIn(parts, mine, group.size()), elements, sum);
   std::memset(sum + mine, 0, share_bytes - mine);
   if (share_bytes * ranks == bytes) return group.AllGather(op, sum, data, share_bytes);
   group.AllGather(op, sum, parts, share_bytes);
@@ -124,7 +147,7 @@ void ReduceScatter(Communicator& group, const char* op, DType dtype, const void*
   if (bytes == 0) return;
   const std::vector<size_t> each(ranks, bytes);
   group.AllToAll(op, parts, each, scratch, each);
-  SumOfRanks(op, dtype, scratch, count, group.size(), count, to);
+  SumOfTerms(op, dtype, TermsIn(scratch, bytes, group.size()), count, to);
 }
 
 size_t ReduceScatterScratch(DType dtype, int64_t count, int64_t ranks) { return BytesFor(dtype, count * ranks); }

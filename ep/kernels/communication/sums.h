@@ -9,9 +9,6 @@
 
 namespace npu {
 
-// to[i] = the sum of parts[r * stride + i] over the ranks r, of floats.
-void SumOfRanks(const char* op, DType dtype, const void* parts, int64_t stride, int64_t ranks, int64_t count, void* to);
-
 // Each of the following takes `scratch`, of as many bytes as its function below says for this or a larger call: fresh
 // memory would be mapped and cleared by the system each time.
 
