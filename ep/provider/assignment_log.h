@@ -13,7 +13,7 @@ struct Decision {
   bool claimed = false;
   bool implemented = false;  // left to the CPU on purpose if it is not claimed
   std::string reason;        // why not claimed
-  std::string fused_into;    // the operator that computes the node together with others
+  std::string fused_into;    // the operator that computes the node with others, or with its own constants
   std::string frozen_input;  // the input whose first value a replay would keep (see replayable.h)
 };
 

@@ -118,11 +118,21 @@ std::optional<Fusion> ReadContext(const Api& api, const Options& options, const 
   }
 }
 
+// Onnxruntime copies all constants of single nodes to the device before it offers one to be packed, so that this one is
+// there twice beside all others. What a fused node packs it reads from the model, before the others are copied.
+bool HasLargeConstant(const GraphNode& node) {
+  constexpr int64_t kLargeBytes = 16 << 20;
+  return std::any_of(node.inputs.begin(), node.inputs.end(), [](const ValueView& input) {
+    const bool known = input.constant && input.dtype != DType::kUndefined && input.StaticElements() > 0;
+    return known && static_cast<int64_t>(BytesFor(input.dtype, input.StaticElements())) >= kLargeBytes;
+  });
+}
+
 Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* support, const Options& options,
                 DeviceState& device, ChannelsLast& channels_last) {
   Units out;
   // Onnxruntime stores fused nodes of the model's own graph only.
-  const bool may_group = !options.compile || !IsSubgraph(api, graph);
+  const bool own_graph = !IsSubgraph(api, graph), may_group = !options.compile || own_graph;
   const bool may_fuse = options.fusion && may_group;
   for (const OrtNode* node : NodesOf(api, graph)) out.graph.push_back(ReadNode(api, node));
   std::vector<Fusion> fusions;
@@ -160,7 +170,8 @@ Units ReadUnits(const Api& api, const OrtGraph* graph, OrtEpGraphSupportInfo* su
       if (context) node = context->AsNode(out.graph);
     } else {
       reason = WhyNotImplemented(api, support, options, node, &def);
-      if (options.compile && may_group && def != nullptr)
+      const bool may_pack = options.compile || (may_fuse && reason.empty() && HasLargeConstant(node));
+      if (own_graph && may_pack && def != nullptr)
         if (const auto packing = FindPackingNode(api, options, device, node, n, *def))
           unit.fused_into = packing->TypeName();
     }

@@ -21,8 +21,9 @@ def assignment(session: Any) -> list[dict[str, str]]:
         One ``{node, op_type, domain, provider, reason, fused_into}`` per node of the graph as
         onnxruntime partitioned it, after its basic optimizations. ``reason`` is "" for nodes on
         the NPU. ``fused_into`` is the operator that computes the node together with others, such as
-        ``"LayerNormalization"``, and "" for a node that is computed alone. An ``npu`` node that was
-        replaced by its function body is listed first, with the reason.
+        ``"LayerNormalization"``, or alone with constants that it reads from the model, and "" for
+        other nodes. An ``npu`` node that was replaced by its function body is listed first, with
+        the reason.
 
     Raises:
         RuntimeError: the session was created before the import, or without the provider.
