@@ -19,6 +19,7 @@
 #include "python/csrc/torch/operator_kernels.h"
 #include "python/csrc/torch/streams.h"
 #include "python/csrc/torch/sync_debug.h"
+#include "python/csrc/torch/unreleased_graphs.h"
 
 namespace npu::aten {
 namespace py = pybind11;
@@ -58,6 +59,7 @@ PYBIND11_MODULE(_torch, m) {
   m.def("allocator_statistics", &AllocatorStatistics);
   m.def("draw_seed", [](int device) { return DrawSeed(SourceOf(std::nullopt, device), CurrentStream(device)); });
   m.def("tensor_over", &TensorOver);
+  m.def("wait_for_unreleased_graphs", &WaitForUnreleasedGraphs, py::call_guard<py::gil_scoped_release>());
   m.def("register_fused", &RegisterFused);
   m.def("give_next_call",
         [](std::vector<at::Tensor> results, int64_t seed) { GiveNextCall({std::move(results), seed}); });

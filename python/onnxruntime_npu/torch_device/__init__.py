@@ -5,6 +5,7 @@ Its tensors share the memory, the streams and the kernels of sessions.
 
 from __future__ import annotations
 
+import atexit
 import threading
 from typing import Any
 
@@ -57,6 +58,7 @@ def register() -> None:
         extension = torch_bridge.load()
         from .. import npu
         from ..opdef import definition, torch_library
+        from . import unreleased_graphs
 
         torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
         torch._register_device_module(DEVICE_TYPE, npu)
@@ -75,6 +77,7 @@ def register() -> None:
         definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
         torch_library.register_on_npu(extension.register_fused)
         torch_bridge.adopt(extension)
+        atexit.register(unreleased_graphs.wait, extension)
 
 
 def _name_device_for_dlpack() -> None:
