@@ -85,8 +85,9 @@ stress: build  ## eight threads of valid and failing work, every value and error
 	build/cmake/npu_stress --seconds $(SECONDS) --seed $(SEED)
 	$(PY) tests/stress/session_stress.py --seconds $(SECONDS) --seed $(SEED)
 
-fuzz: build  ## random models on the NPU alone against onnxruntime's CPU provider: SECONDS=60 SEED=1
+fuzz: build  ## random models against onnxruntime's CPU provider, and calls that must be refused: SECONDS=60 SEED=1
 	OMP_WAIT_POLICY=passive $(PY) tests/stress/graph_fuzz.py --seconds $(SECONDS) --seed $(SEED)
+	$(PY) tests/stress/hostile.py --seconds $(SECONDS) --seed $(SEED)
 
 soak: build  ## clients of all kinds against a server for ten minutes, every answer checked: SOAK_SECONDS=600 SEED=1
 	$(PY) tests/serving/soak.py --seconds $(SOAK_SECONDS) --seed $(SEED)
@@ -108,9 +109,12 @@ wheel: $(VENV)/deps  ## a wheel under dist/ that installs and runs in an empty e
 	$(PY) -m pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist .
 	$(PY) tools/check_wheel.py dist
 
-asan: $(VENV)/deps  ## the C++ tests and the negative tests under Address- and UndefinedBehaviorSanitizer
+asan: $(VENV)/deps  ## the C++ tests, the negative tests and make fuzz under Address- and UndefinedBehaviorSanitizer
 	PYTHON=$(PY) tools/sanitize.sh address
-	PYTHON=$(PY) tools/sanitize.sh address pytest -q tests/ops tests/provider -k "$(REFUSALS)"
+	PYTHON=$(PY) tools/sanitize.sh address pytest -q -n $(WORKERS) -m "not slow" -k "$(REFUSALS)" \
+	  tests/ops tests/kernels tests/provider
+	PYTHON=$(PY) tools/sanitize.sh address python tests/stress/hostile.py --seconds $(SECONDS) --seed $(SEED)
+	PYTHON=$(PY) tools/sanitize.sh address python tests/stress/graph_fuzz.py --seconds $(SECONDS) --seed $(SEED)
 
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
