@@ -233,6 +233,7 @@ def exported(model: Model, dtype: str, out: Path, cache: str = "static") -> Path
         {name: importlib.metadata.version(name) for name in EXPORT_PACKAGES},
         files=[
             *(package / "exporter").rglob("*.py"),
+            *(package / "onnx_models").rglob("*.py"),
             *(package / "opdef").rglob("*.py"),
             *(ROOT / "contrib_ops").rglob("*.py"),
             *(ROOT / "converters").rglob("*.py"),

@@ -2,11 +2,9 @@
 // queries and keys, and writes keys and values into caches. A fusion rule of the provider makes it.
 #include <string>
 
-#include "ep/kernels/float_vector.h"
 #include "ep/kernels/indexing/slices.h"
 #include "ep/kernels/onnx_def.h"
-#include "ep/kernels/rotary/rotate_row.h"
-#include "ep/kernels/row_block.h"
+#include "ep/kernels/rotary/head_rotation.h"
 #include "ep/kernels/segments.h"
 
 namespace npu {
@@ -14,26 +12,9 @@ namespace {
 
 constexpr const char* kOp = "RotateIntoCaches";
 
-// A table of [batch, 1, tokens, size], of which batch and tokens may be 1.
-struct Table {
-  TensorView view;
-  int64_t batch_stride, token_stride;
-
-  explicit Table(const TensorView& table)
-      : view(table),
-        batch_stride(table.shape[0] == 1 ? 0 : table.shape[2] * table.shape[3]),
-        token_stride(table.shape[2] == 1 ? 0 : table.shape[3]) {}
-
-  void Load(int64_t batch, int64_t token, float* row) const {
-    DispatchFloats(kOp, view.dtype, [&](auto tag) {
-      ToFloat(view.as<const decltype(tag)>() + batch * batch_stride + token * token_stride, row, view.shape[3]);
-    });
-  }
-};
-
 struct Task {
   TensorView rows;  // [batch, tokens, (heads + 2 * cached_heads) * size]
-  Table cosines, sines;
+  TokenTable cosines, sines;
   TensorView queries;         // [batch, heads, tokens, size]
   TensorView keys, values;    // caches of rows of `size`
   const int64_t* cache_rows;  // [batch, cached_heads, tokens]
@@ -47,14 +28,15 @@ struct Task {
 template <class T>
 class Rotation {
  public:
-  explicit Rotation(const Task& task) : task_(task), cos_(task.size), sin_(task.size), wide_(task.size) {}
+  explicit Rotation(const Task& task)
+      : task_(task), rotation_(kOp, task.cosines, task.sines, task.size, task.interleaved) {}
 
   // All heads of a token, or only those of queries.
   void Token(int64_t t, bool cached) {
     const int64_t batch = t / task_.tokens(), token = t % task_.tokens();
-    LoadTables(batch, token);
+    rotation_.SetToken(batch, token);
     T* queries = task_.queries.as<T>() + (batch * task_.heads * task_.tokens() + token) * task_.size;
-    for (int64_t h = 0; h < task_.heads; ++h) Rotate(Head(t, h), queries + h * task_.tokens() * task_.size);
+    for (int64_t h = 0; h < task_.heads; ++h) rotation_.Rotate(Head(t, h), queries + h * task_.tokens() * task_.size);
     if (!cached) return;
     for (int64_t h = 0; h < task_.cached_heads; ++h)
       Cache(t, h, (batch * task_.cached_heads + h) * task_.tokens() + token);
@@ -64,7 +46,7 @@ class Rotation {
   void CacheAt(int64_t at) {
     const int64_t token = at % task_.tokens(), head = at / task_.tokens() % task_.cached_heads;
     const int64_t batch = at / task_.tokens() / task_.cached_heads;
-    LoadTables(batch, token);
+    rotation_.SetToken(batch, token);
     Cache(batch * task_.tokens() + token, head, at);
   }
 
@@ -73,41 +55,14 @@ class Rotation {
     return task_.rows.as<const T>() + (t * (task_.heads + 2 * task_.cached_heads) + head) * task_.size;
   }
 
-  void LoadTables(int64_t batch, int64_t token) {
-    task_.cosines.Load(batch, token, cos_.values());
-    task_.sines.Load(batch, token, sin_.values());
-  }
-
   void Cache(int64_t t, int64_t head, int64_t at) {
     const int64_t to = task_.cache_rows[at] * task_.size;
-    Rotate(Head(t, task_.heads + head), task_.keys.as<T>() + to);
+    rotation_.Rotate(Head(t, task_.heads + head), task_.keys.as<T>() + to);
     std::copy_n(Head(t, task_.heads + task_.cached_heads + head), task_.size, task_.values.as<T>() + to);
   }
 
-  void Rotate(const T* x, T* y) {
-    const float *cos = cos_.values(), *sin = sin_.values();
-    const int64_t size = task_.size, half = size / 2;
-    if (task_.interleaved || half % simd::kLanes != 0) {
-      float* wide = wide_.values();
-      ToFloat(x, wide, size);
-      if (task_.interleaved) {
-        RotateRow<Pairing::kNeighbours, Pairing::kNeighbours>(wide, cos, sin, wide, size);
-      } else {
-        RotateRow<Pairing::kHalves, Pairing::kHalves>(wide, cos, sin, wide, size);
-      }
-      FromFloat(wide, y, size);
-      return;
-    }
-    using namespace simd;
-    for (int64_t i = 0; i < half; i += kLanes) {
-      const Vec a = LoadFloats(x + i), b = LoadFloats(x + half + i);
-      StoreRounded(Rounded<T>(a * Load(cos + i) - b * Load(sin + i)), y + i);
-      StoreRounded(Rounded<T>(b * Load(cos + half + i) + a * Load(sin + half + i)), y + half + i);
-    }
-  }
-
   const Task& task_;
-  RowScratch cos_, sin_, wide_;
+  HeadRotation<T> rotation_;
 };
 
 template <class T>
@@ -157,8 +112,17 @@ class RotateIntoCachesKernel final : public Kernel {
     const int64_t tuples = batch * cached_heads * tokens;
     int64_t* cache_rows =
         tuples == 0 ? nullptr : static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(tuples) * sizeof(int64_t)));
-    const Task task{rows,       Table(cosines), Table(sines), queries, keys,        values,
-                    cache_rows, heads,          cached_heads, size,    interleaved_};
+    const Task task{rows,
+                    TokenTable(cosines, 2),
+                    TokenTable(sines, 2),
+                    queries,
+                    keys,
+                    values,
+                    cache_rows,
+                    heads,
+                    cached_heads,
+                    size,
+                    interleaved_};
     ctx.Launch(kOp, [task, past_keys, past_values, indices, tuples, cache_rows] {
       const Shape dims(past_keys.shape.begin(), 3);
       // Resolved before anything is written: the caches may be where the indices are.

@@ -15,8 +15,8 @@ InferenceAttributes::InferenceAttributes(const char* op, const Attributes& given
       key_heads(given.Int("num_key_value_heads")),
       scale(static_cast<float>(given.Float(scale_name))) {}
 
-InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read)
-    : attributes_(std::move(attributes)), read_(read), late_(info.late_inputs) {
+InferenceLauncher::InferenceLauncher(const KernelInfo& info, InferenceAttributes attributes)
+    : attributes_(std::move(attributes)), late_(info.late_inputs) {
   InferenceAttributes& a_ = attributes_;
   const bool known = std::find(a_.layouts.begin(), a_.layouts.end(), a_.layout) != a_.layouts.end();
   if (known) layout_ = FindLayout(a_.layout);
@@ -37,24 +37,28 @@ InferenceKernel::InferenceKernel(const KernelInfo& info, InferenceAttributes att
   a_.next_tokens = std::clamp(a_.next_tokens, -kUnbounded, kUnbounded);
 }
 
-void InferenceKernel::Compute(OpContext& ctx) const {
-  InferenceInputs inputs = read_(ctx);
+void InferenceLauncher::Launch(OpContext& ctx, InferenceInputs inputs,
+                               const std::function<Outputs(DType, const InferenceCall&)>& allocate,
+                               std::function<void()> before) const {
   NPU_CHECK(!inputs.padding_mask, "[", attributes_.op, "] expected no padding_mask: the argument is reserved");
   InferenceCall call(attributes_, *layout_, std::move(inputs));
   Problem problem = call.MakeProblem();
   if (!late_) problem.sequences = call.MakeSequences();
-  const TensorView output = ctx.Output(0, problem.output_dtype, call.OutputShape());
-  const TensorView lse = ctx.output_count() > 1 ? ctx.Output(1, DType::kFloat32, call.LseShape()) : TensorView();
+  const auto [output, lse] = allocate(problem.output_dtype, call);
   problem.output.data = output.data;
   if (attributes_.return_lse) problem.lse = lse.as<float>();
-  float* no_lse = attributes_.return_lse ? nullptr : lse.as<float>();
+  // An output that is not asked for by the attributes has one element.
+  const auto prepare = [before = std::move(before), no_lse = attributes_.return_lse ? nullptr : lse.as<float>()] {
+    if (no_lse != nullptr) *no_lse = 0.0f;
+    if (before) before();
+  };
   if (late_) {
     const size_t room = output ? Attention::MostWorkspaceBytes(problem, call.query_rows()) : 0;
     void* workspace = room > 0 ? ctx.Workspace(room) : nullptr;
     // Lengths are read in the launch: each replay of a captured graph may have others.
-    ctx.Launch(attributes_.op, [call = std::move(call), problem = std::move(problem), workspace, room, no_lse,
+    ctx.Launch(attributes_.op, [call = std::move(call), problem = std::move(problem), workspace, room, prepare,
                                 wanted = bool(output)]() mutable {
-      if (no_lse != nullptr) *no_lse = 0.0f;
+      prepare();
       if (!wanted) return;
       problem.sequences = call.MakeSequences();
       const Attention work(problem);
@@ -65,8 +69,14 @@ void InferenceKernel::Compute(OpContext& ctx) const {
     return;
   }
   if (!output) problem.sequences.clear();
-  LaunchWork(ctx, attributes_.op, Attention(std::move(problem)), [no_lse] {
-    if (no_lse != nullptr) *no_lse = 0.0f;
+  LaunchWork(ctx, attributes_.op, Attention(std::move(problem)), prepare);
+}
+
+void InferenceKernel::Compute(OpContext& ctx) const {
+  launcher_.Launch(ctx, read_(ctx), [&ctx](DType dtype, const InferenceCall& call) {
+    const TensorView output = ctx.Output(0, dtype, call.OutputShape());
+    return InferenceLauncher::Outputs{
+        output, ctx.output_count() > 1 ? ctx.Output(1, DType::kFloat32, call.LseShape()) : TensorView()};
   });
 }
 

@@ -2,7 +2,9 @@
 // it has, and what it calls them.
 #pragma once
 
+#include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "ep/kernels/attention/core/layout.h"
@@ -58,20 +60,42 @@ InferenceInputs ReadCommonInputs(OpContext& ctx) {
   return in;
 }
 
+class InferenceCall;
+
+// Checks calls of an operator with these attributes, and launches them.
+class InferenceLauncher {
+ public:
+  struct Outputs {
+    TensorView attention, lse;  // not present: not wanted
+  };
+
+  // Checks what can be checked from attributes alone.
+  InferenceLauncher(const KernelInfo& info, InferenceAttributes attributes);
+  // Checks the inputs and launches `before()`, if there is one, and then attention. `allocate` makes the outputs.
+  void Launch(OpContext& ctx, InferenceInputs inputs,
+              const std::function<Outputs(DType, const InferenceCall&)>& allocate,
+              std::function<void()> before = {}) const;
+
+  const InferenceAttributes& attributes() const { return attributes_; }
+
+ private:
+  InferenceAttributes attributes_;
+  const Layout* layout_ = nullptr;
+  const bool late_;  // whether the launch reads lengths and paddings
+};
+
 // The kernel of an operator, given its attributes and a function that reads its inputs.
 class InferenceKernel : public Kernel {
  public:
   using InputReader = InferenceInputs (*)(OpContext& ctx);
-  // Checks what can be checked from attributes alone.
-  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read);
-  // Checks the inputs, allocates the outputs (attention and, where the operator has it, log-sum-exp) and launches.
+  InferenceKernel(const KernelInfo& info, InferenceAttributes attributes, InputReader read)
+      : launcher_(info, std::move(attributes)), read_(read) {}
+  // Allocates attention and, where the operator has it, log-sum-exp.
   void Compute(OpContext& ctx) const override;
 
  private:
-  InferenceAttributes attributes_;
+  InferenceLauncher launcher_;
   InputReader read_;
-  const Layout* layout_ = nullptr;
-  const bool late_;  // whether the launch reads lengths and paddings
 };
 
 }  // namespace npu::attention
