@@ -78,7 +78,7 @@ class ExportReport:
 
     @property
     def node_count(self) -> int:
-        """Number of nodes in the main graph, before groups are joined (join_paged_attention)."""
+        """Number of nodes in the main graph, before groups of them are joined."""
         return sum(self.nodes.values())
 
     def add_findings(self, findings: Findings) -> None:

@@ -19,7 +19,7 @@ from onnx_ir import tensor_adapters
 from ..errors import ExportError
 from ..onnx_models import saving
 from ..onnx_models.graph_passes import count_nodes, name_dimensions, tidy
-from ..onnx_models.join_paged_attention import join_paged_attention
+from ..onnx_models.join_groups import join_groups
 from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
 from ..progress import step
@@ -205,7 +205,7 @@ def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings
     report.without_body = attach_function_bodies(model)
     graph = model.graph
     report.nodes = count_nodes(graph)
-    join_paged_attention(model)
+    join_groups(model)
     # Those that have to be given: others are initializers, too.
     report.inputs = [_signature(value) for value in graph.inputs if value.const_value is None]
     report.outputs = [_signature(value) for value in graph.outputs]

@@ -133,13 +133,17 @@ class PagedInterface(Interface):
         borders, lengths = cumulative_sequence_lengths.long(), past_sequence_lengths.long()
         starts, ends = borders[:-1], borders[1:]
         token = torch.arange(input_ids.shape[0])
+        # Written so that few nodes compute it: index_select instead of indices, and a quotient that
+        # truncates, since no position is negative.
         sequence = (token[:, None] >= ends).sum(1)
-        position = token - starts[sequence] + lengths[sequence]
+        offsets = lengths - starts  # from tokens to positions
+        position = token + offsets.index_select(0, sequence)
         # Of the sequence's own blocks: a position beyond them is an error, not a neighbour's.
-        own = block_table.long()[sequence]
-        block = own.gather(1, (position // BLOCK_SIZE)[:, None])
+        own = block_table.long().index_select(0, sequence)
+        quotient = torch.div(position, BLOCK_SIZE, rounding_mode="trunc")
+        block = own.gather(1, quotient[:, None])
         slots = torch.cat([block, (position % BLOCK_SIZE)[:, None]], 1)
-        totals = lengths + ends - starts
+        totals = offsets + ends
         step = PagedStep(slots, ends, totals, block_table, self.causal_mask)
 
         def scored(hidden: torch.Tensor) -> torch.Tensor:
@@ -148,7 +152,7 @@ class PagedInterface(Interface):
         logits, present = self.decoder.decode(
             input_ids[None],
             position.view(1, 1, -1, 1),
-            totals[sequence].view(1, 1, -1, 1),
+            totals.index_select(0, sequence).view(1, 1, -1, 1),
             step,
             self._layers(past),
             scored,

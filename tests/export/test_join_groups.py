@@ -1,4 +1,4 @@
-"""What a layer does with a paged cache is one node, which computes what its function does."""
+"""Nodes of a layer with a paged cache become one, which computes what its function does."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
-from onnxruntime_npu.onnx_models.join_paged_attention import join_paged_attention
+from onnxruntime_npu.onnx_models.join_groups import join_groups
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.opdef.attach import attach_function_bodies
 
-HEADS, CACHED, PAGES, PAGE_ROWS = 4, 2, 7, 32
+HEADS, CACHED, PAGES, PAGE_ROWS, GATE = 4, 2, 7, 32, 24
 NPU, CPU = "NPUExecutionProvider", "CPUExecutionProvider"
 PROVIDERS = [NPU, (NPU, {"host_memory": "1"}), CPU]
 TYPES = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
@@ -137,14 +137,18 @@ def model_of(
             "NPURotaryMul": [1, "tokens", None, size],
             "NPUScatterNdUpdate": list(given["past_keys"].shape),
             "NPUFusedInferAttentionScore": ["tokens", HEADS, size],
+            "MatMul": [1, "tokens", 2 * GATE],
+            "NPUSwiGlu": [1, "tokens", GATE],
             "Reshape": [None] * (4 if node.input[-1] == "same" else 3),
         }.get(node.op_type)
         if node.input[-1] == "heads":
             shape = [1, "tokens", HEADS + 2 * CACHED, size]
         if shape is not None:
             infos += [value(name, kind, shape) for name in node.output]
-        elif node.op_type == "Identity":
+        elif node.op_type == "Identity" and node.input[0] == "slots":
             infos.append(value(node.output[0], TensorProto.INT64, shapes["slots"]))
+    weights = np.random.default_rng(5).standard_normal((HEADS * size, 2 * GATE)) / 8
+    weight = helper.make_tensor("weight", kind, weights.shape, weights.ravel())
     graph = helper.make_graph(
         [*before, *nodes, *after],
         "layer",
@@ -157,7 +161,7 @@ def model_of(
             for name, array in given.items()
         ],
         [value(f"{name}_32", TensorProto.FLOAT, None) for name in outputs],
-        [onnx.numpy_helper.from_array(a, n) for n, a in constants(size).items()],
+        [*(onnx.numpy_helper.from_array(a, n) for n, a in constants(size).items()), weight],
         value_info=infos,
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("npu", 1)]
@@ -183,7 +187,7 @@ def run(session: ort.InferenceSession, arrays: dict[str, np.ndarray]) -> list[np
 def check_joined(model: ir.Model, folder: Any, arrays: dict[str, np.ndarray], dtype: str) -> None:
     """Compare the joined node with the nodes that it stands for."""
     expected = run(session_of(model, folder, NPU), arrays)
-    assert join_paged_attention(model) == 1
+    assert join_groups(model) == {"PagedSelfAttention": 1}
     assert {node.op_type for node in model.graph} == {"Cast", "PagedSelfAttention"}
     for provider in PROVIDERS:
         found = run(session_of(model, folder, provider), arrays)
@@ -210,6 +214,45 @@ def test_many_tokens_in_parts_and_the_last_of_repeated_slots(tmp_path):
     check_joined(model_of(layer(), 64), tmp_path, arrays, "float32")
 
 
+GATED = [
+    onnx_node("MatMul", "attended weight", "halves"),
+    npu("NPUSwiGlu", "halves", "gated", dim=-1),
+]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+def test_a_gated_product_is_one_node(tmp_path, dtype):
+    arrays, outputs = feeds(32), (*OUTPUTS, "gated")
+    model = model_of([*layer(), *GATED], 32, dtype, outputs)
+    expected = run(session_of(model, tmp_path, NPU), arrays)
+    assert join_groups(model) == {"PagedSelfAttention": 1, "GatedMatMul": 1}
+    for provider in PROVIDERS[: 2 if dtype == "bfloat16" else 3]:  # the CPU has no such MatMul
+        found = run(session_of(model, tmp_path, provider), arrays)
+        # The sums of a gate and its value are rounded once, after their product, instead of before.
+        np.testing.assert_allclose(found[3], expected[3], rtol=0, atol=32 * 2.0 ** -BITS[dtype])
+
+
+@pytest.mark.parametrize(
+    ("nodes", "outputs"),
+    [
+        (GATED, ("gated", "halves")),
+        ([GATED[0], npu("NPUSwiGlu", "halves", "gated", dim=1)], ("gated",)),
+        ([onnx_node("Neg", "weight", "computed"),
+          onnx_node("MatMul", "attended computed", "halves"), GATED[1]], ("gated",)),
+    ],
+    ids=["halves are read", "another axis", "a computed matrix"],
+)  # fmt: skip
+def test_what_stays_apart_of_a_gated_product(nodes, outputs):
+    model = model_of([*layer(), *nodes], outputs=(*OUTPUTS, *outputs))
+    assert join_groups(model) == {"PagedSelfAttention": 1}
+
+
+def test_nothing_is_joined_without_a_paged_cache():
+    """The provider finds a gated product itself."""
+    nodes = [onnx_node("Identity", "rows", "attended"), *GATED]
+    assert join_groups(model_of(nodes, outputs=("gated",))) == {}
+
+
 def test_groups_that_say_the_same_share_a_function(tmp_path):
     arrays = feeds(32)
     names = {"keys": "keys_2", "values": "values_2", "attended": "attended_2"}
@@ -218,7 +261,7 @@ def test_groups_that_say_the_same_share_a_function(tmp_path):
     outputs = [*OUTPUTS, *names.values(), *(f"{name}w" for name in names)]
     model = model_of([*layer(), *again, *window], outputs=outputs)
     expected = run(session_of(model, tmp_path, NPU), arrays)
-    assert join_paged_attention(model) == 3
+    assert join_groups(model) == {"PagedSelfAttention": 3}
     joined = [node.overload for node in model.graph if node.op_type == "PagedSelfAttention"]
     assert joined == ["", "", "1"]
     for provider in PROVIDERS:
@@ -252,7 +295,7 @@ def test_groups_that_need_each_other_stay_apart(tmp_path):
     nodes = [*first[:6], *second[:6], *written, *first[6:], *second[6:]]
     outputs = [*a.values(), *b.values()]
     model = model_of(nodes, outputs=outputs)
-    assert join_paged_attention(model) == 0
+    assert join_groups(model) == {}
     run(session_of(model, tmp_path, NPU), feeds(32))
 
 
@@ -272,13 +315,13 @@ def test_groups_that_need_each_other_stay_apart(tmp_path):
 def test_what_stays_apart(nodes, outputs):
     slots = onnx_node("Identity", "slots", "slots2")
     model = model_of([slots, *nodes], outputs=outputs)
-    assert join_paged_attention(model) == 0
+    assert join_groups(model) == {}
 
 
 def test_caches_are_updated_in_place(tmp_path):
     arrays = feeds(32)
     model = model_of(layer())
-    join_paged_attention(model)
+    join_groups(model)
     session = session_of(model, tmp_path, PROVIDERS[1])
     expected = run(session, arrays)
     binding = session.io_binding()
@@ -299,7 +342,7 @@ def test_caches_are_updated_in_place(tmp_path):
 def test_a_captured_run_reads_lengths_at_each_replay(tmp_path):
     arrays = feeds(32)
     model = model_of(layer())
-    join_paged_attention(model)
+    join_groups(model)
     plain = session_of(model, tmp_path, NPU)
     session = session_of(model, tmp_path, (NPU, {"enable_npu_graph": "1"}))
     binding, bound = session.io_binding(), {}
@@ -335,7 +378,7 @@ def test_a_captured_run_reads_lengths_at_each_replay(tmp_path):
 def test_wrong_inputs_are_refused_and_the_session_goes_on(tmp_path, provider, name, wrong, message):
     arrays = feeds(32)
     model = model_of(layer())
-    join_paged_attention(model)
+    join_groups(model)
     session = session_of(model, tmp_path, provider)
     expected = run(session, arrays)
     with pytest.raises(Exception, match=rf"\[PagedSelfAttention\] {message}"):

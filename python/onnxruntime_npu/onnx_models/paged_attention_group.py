@@ -1,0 +1,100 @@
+"""What a layer does with a paged cache, from its joint projection on."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .node_groups import Group, Search, said
+
+_QUERY, _KEY, _VALUE, _MASK, _ENDS, _LENGTHS, _TABLE = 0, 1, 2, 4, 5, 6, 18  # inputs of attention
+_TAKEN = {_QUERY, _KEY, _VALUE, _MASK, _ENDS, _LENGTHS, _TABLE}
+# Attributes of attention that the node has, too; others have to be 0, as if they were left out.
+_ATTRIBUTES = (
+    *("num_heads", "num_key_value_heads", "scale", "block_size", "sparse_mode", "pre_tokens"),
+    "next_tokens",
+)
+
+
+def paged_attention(attention: ir.Node) -> Group | None:
+    """Return the group of this attention: split, two rotations, two writes, and what is between."""
+    if (attention.domain, attention.op_type) != ("npu", "NPUFusedInferAttentionScore"):
+        return None
+    if not _is_plain(attention):
+        return None
+    search = Search(attention)
+    given = attention.inputs
+    query = search.producer(search.through(given[_QUERY], "Reshape"), "NPURotaryMul", "npu")
+    keys, values = (
+        search.producer(search.through(given[i], "Reshape"), "NPUScatterNdUpdate", "npu")
+        for i in (_KEY, _VALUE)
+    )
+    if query is None or keys is None or values is None:
+        return None
+    key = search.producer(search.through(keys.inputs[2], "Reshape"), "NPURotaryMul", "npu")
+    value = search.through(values.inputs[2], "Reshape")
+    split = search.producer(query.inputs[0], "Split")
+    if key is None or value is None or split is None:
+        return None
+    rows = search.through(split.inputs[0], "Reshape")
+    attended = search.reader(search.reader(attention.outputs[0], "Unsqueeze"), "Reshape")
+    if (
+        rows is None
+        or rows.shape is None
+        or rows.shape.rank() != 3
+        or attended is None
+        or list(split.outputs) != [query.inputs[0], key.inputs[0], value]
+        or not _splits_heads(split, query, attention)
+        or list(query.inputs[1:]) != list(key.inputs[1:])
+        or keys.inputs[1] is not values.inputs[1]
+        or said(query.attributes.get("rotary_mode")) != said(key.attributes.get("rotary_mode"))
+    ):
+        return None
+    inputs = {
+        **{"rows": rows, "cos": query.inputs[1], "sin": query.inputs[2]},
+        **{"past_keys": keys.inputs[0], "past_values": values.inputs[0], "slots": keys.inputs[1]},
+        **{"atten_mask": given[_MASK], "query_ends": given[_ENDS]},
+        **{"key_lengths": given[_LENGTHS], "block_table": given[_TABLE]},
+    }
+    named = [(attention, name) for name in _ATTRIBUTES] + [(query, "rotary_mode")]
+    return Group(
+        "PagedSelfAttention",
+        search.nodes,
+        {name: each for name, each in inputs.items() if each is not None},
+        {"attended": attended, "keys": keys.outputs[0], "values": values.outputs[0]},
+        [node.attributes[name] for node, name in named if name in node.attributes],
+    )
+
+
+def _is_plain(attention: ir.Node) -> bool:
+    """Whether attention is over blocks of floats, by rows side by side, and nothing else."""
+    inputs = {i for i, value in enumerate(attention.inputs) if value is not None}
+    layout = attention.attributes.get("input_layout")
+    other = [a for n, a in attention.attributes.items() if n not in (*_ATTRIBUTES, "input_layout")]
+    return (
+        inputs == _TAKEN
+        and "num_key_value_heads" in attention.attributes
+        and layout is not None
+        and layout.as_string() == "TND"
+        and all(attribute.value == 0 for attribute in other)
+        and not any(output.uses() for output in attention.outputs[1:])
+    )
+
+
+def _splits_heads(split: ir.Node, query: ir.Node, attention: ir.Node) -> bool:
+    """Whether heads [1, T, N, D] are split as attention has them, and tables rotate all columns."""
+    heads, parts = split.inputs[0], split.inputs[-1]
+    axis = split.attributes.get("axis")
+    sizes = None if parts is None else ir.convenience.get_const_tensor(parts)
+    wanted = [attention.attributes[f"num_{of}heads"].as_int() for of in ("", "key_value_")]
+    tables = [value.shape for value in query.inputs[1:] if value is not None]
+    shape = None if heads is None else heads.shape
+    return (
+        shape is not None
+        and shape.rank() == 4
+        and axis is not None
+        and axis.as_int() == 2
+        and sizes is not None
+        and sizes.numpy().tolist() == [*wanted, wanted[1]]
+        and len(tables) == 2  # and no matrix
+        and all(each is not None and each.rank() == 4 and each[3] == shape[3] for each in tables)
+    )
