@@ -49,8 +49,8 @@ class Communicator {
   // The check that all ranks make the same call, to be made before they exchange data of sizes that `call` tells.
   // Throws Error(kInvalidArgument) on every rank, if one of them differs; the group remains usable.
   void Agree(const char* op, const std::string& call);
-  // The same for a call of which each rank tells numbers, as many as the others if it is the same call. Returns those of
-  // all ranks, in the order of ranks. Few of them need no exchange of their own.
+  // The same for a call of which each rank tells numbers, as many as the others if it is the same call. Returns those
+  // of all ranks, in the order of ranks. Few of them need no exchange of their own.
   std::vector<int32_t> AgreeOn(const char* op, const std::string& call, const std::vector<int32_t>& numbers);
   // Takes part in the others' Agree with an error of this rank, so that they fail now and not after their timeout.
   void Refuse(const char* op, const std::string& why) noexcept;

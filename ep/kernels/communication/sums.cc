@@ -45,8 +45,7 @@ int64_t ShareOf(int64_t count, int64_t ranks) { return (count + ranks - 1) / ran
 void SumOfTerms(const char* op, DType dtype, const Terms& terms, int64_t count, void* to) {
   DispatchFloats(op, dtype, [&](auto tag) {
     using T = decltype(tag);
-    ParallelFor(count, kGrain,
-                [&](int64_t begin, int64_t end) { SumRange(terms, begin, end, static_cast<T*>(to)); });
+    ParallelFor(count, kGrain, [&](int64_t begin, int64_t end) { SumRange(terms, begin, end, static_cast<T*>(to)); });
   });
 }
 

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "ep/kernels/convolution/finish.h"
@@ -86,9 +88,16 @@ struct Depthwise {
 
   static void SumLongRow(const PaddedPlane& padded, const C* from, const C* weights, C start, C* to) {
     int64_t first = 0;
-    for (; padded.length() - first > kBlock / 2; first += kBlock)
+    for (; padded.length() - first > kBlock; first += kBlock)
       SumBlock<kVectors>(padded, from, weights, start, first, to);
-    if (first < padded.length()) SumBlock<kVectors / 2>(padded, from, weights, start, first, to);
+    // Of planes of 7 × 7 and 14 × 14 the rest is most: of as many vectors as it has.
+    static constexpr auto kOfVectors = SumBlocks(std::make_integer_sequence<int, kVectors>{});
+    kOfVectors[(padded.length() - first - 1) / kLanes](padded, from, weights, start, first, to);
+  }
+  using BlockFunction = void (*)(const PaddedPlane&, const C*, const C*, C, int64_t, C*);
+  template <int... kCounts>
+  static constexpr std::array<BlockFunction, kVectors> SumBlocks(std::integer_sequence<int, kCounts...>) {
+    return {&SumBlock<kCounts + 1>...};
   }
   template <int kCount>
   static void SumBlock(const PaddedPlane& padded, const C* from, const C* weights, C start, int64_t first, C* to) {
