@@ -49,6 +49,10 @@ constexpr int64_t kShortBytes = 2 << 20;
 constexpr int64_t kRangePanels = 8;
 // Slivers for each thread from which on threads split the rows.
 constexpr int64_t kSliversApart = 8;
+// And of panels that are packed on the fly, once for all threads, if their number leaves a thread idle for more than a
+// sixteenth of the time.
+constexpr int64_t kFewSliversApart = 4;
+constexpr int64_t kLeastIdle = 16;
 
 }  // namespace
 
@@ -93,8 +97,12 @@ Blocking ChooseBlocking(const MicroKernel& kernel, PanelFormat format, RightSide
   const int64_t sum_bytes = CeilDiv(m, threads) * n * static_cast<int64_t>(sizeof(float));
   const bool rows_apart = kernel.uses_tiles() && constant_b && out.slivers >= kSliversApart * threads &&
                           (out.depth_blocks == 1 || sum_bytes <= SecondLevelCache());
-  if (out.slivers > 1 && (rows_apart || panels < threads)) {
-    out.row_parts = rows_apart ? threads : std::min(out.slivers, CeilDiv(threads, panels));
+  const bool uneven = right == RightSide::kPackedOnTheFly && panels * PanelBytes(format, k) <= kMostPackedAtOnce &&
+                      (CeilDiv(panels, threads) * threads - panels) * kLeastIdle > panels &&
+                      out.slivers >= kFewSliversApart * threads;
+  const bool split = rows_apart || uneven;
+  if (out.slivers > 1 && (split || panels < threads)) {
+    out.row_parts = split ? threads : std::min(out.slivers, CeilDiv(threads, panels));
     out.block_slivers = std::min(out.block_slivers, CeilDiv(out.slivers, out.row_parts));
   }
   out.group_panels = panels;

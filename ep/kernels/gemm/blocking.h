@@ -8,6 +8,10 @@
 
 namespace npu::gemm {
 
+// Bytes of panels that are packed before they are multiplied, if several threads multiply each: they stay in the
+// last-level cache.
+inline constexpr int64_t kMostPackedAtOnce = 4 << 20;
+
 struct Blocking {
   int64_t sliver_rows = 1;  // of every sliver except possibly the last
   int64_t slivers = 0;      // of the whole GEMM

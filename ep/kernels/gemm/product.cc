@@ -62,6 +62,7 @@ void Product::Run() {
     to_rows_.emplace(c_, a_.rows * b_.columns, epilogue_, integers());
     if (PacksOwnSlivers()) own_product_ = ++last_product;
   }
+  PackPanelsForAll();
   for (int64_t s = 0; s < blocking_.slivers; s += blocking_.packed_slivers) {
     const int64_t stop = std::min(blocking_.slivers, s + blocking_.packed_slivers);
     if (own_product_ == 0) PackSlivers(s, stop);
@@ -115,6 +116,16 @@ void Product::RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_be
 int64_t Product::PanelsTogether() const {
   const bool as_packed = !packed_b_ && multiplied_format_ == format_ && !upcast_ && !quantized_bits_ && !integers_;
   return as_packed && blocking_.depth_blocks == 1 ? kTogetherBytes / PanelBytes(format_, a_.columns) : 1;
+}
+
+void Product::PackPanelsForAll() {
+  const int64_t panel_bytes = PanelBytes(format_, a_.columns), panels = PanelCount(b_.columns);
+  if (packed_b_ || quantized_bits_ || blocking_.row_parts == 1 || panels * panel_bytes > kMostPackedAtOnce) return;
+  char* packed = static_cast<char*>(ProductScratch::OfThisThread().b.Reserve(panels * panel_bytes));
+  ParallelFor(panels, std::max<int64_t>(1, kPackGrainBytes / panel_bytes), [&](int64_t begin, int64_t end) {
+    for (int64_t p = begin; p < end; ++p) PackPanel(format_, b_dtype_, b_, p, 0, a_.columns, packed + p * panel_bytes);
+  });
+  packed_b_ = packed;
 }
 
 void Product::RunPanelsTogether(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {

@@ -100,6 +100,8 @@ class Product {
   }
   void PackSliverTo(int64_t s, int64_t kb, char* out) const;
   void PackSlivers(int64_t sliver_begin, int64_t sliver_end);
+  // A B that is packed on the fly, if threads divide the rows: each would pack all of it.
+  void PackPanelsForAll();
 
   const void* PanelOf(int64_t panel, int64_t k0, int64_t depth);
   const void* PackedPanelOf(int64_t panel, int64_t k0, int64_t depth);

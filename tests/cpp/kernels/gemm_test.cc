@@ -103,6 +103,10 @@ TEST_CASE("Gemm matches a naive loop when K, M and N are split into blocks") {
     CheckGemm(dtype, {1, 40, 20001, false, false, true});
     CheckGemm(dtype, {29, 40, 2048, false, false, true});  // page-aligned row strides are packed, others read in place
     CheckGemm(dtype, {5, 500, 700, false, true, false, Shape{500}, 0.5, 2.0});
+    // Panels that are packed on the fly: several together, and once for threads that divide the rows.
+    CheckGemm(dtype, {70, 1700, 40, false, false, false});
+    CheckGemm(dtype, {130, 200, 50, false, true, false, Shape{130, 1}});
+    CheckGemm(dtype, {130, 200, 2300, false, false, false});
     // More rows than one packed block holds: in one block of K, and in several.
     CheckGemm(dtype, {1100, 5, 1024, true, false, true});
     CheckGemm(dtype, {530, 5, 4096, false, false, true});
