@@ -71,6 +71,10 @@ _EXPLANATIONS = (
         "A float16 input with float32 weights: torch refuses it on every device.",
     ),
     (
+        r"test_addmv_device_check",
+        "Its shapes do not fit either, which torch's function checks before the device is asked.",
+    ),
+    (
         r"addmv input tensors must have the same dtype",
         "Matmul of two dtypes is refused, as in torch.",
     ),
