@@ -88,8 +88,8 @@ def _wide_layer(name: str, batch: int, width: int) -> Sample:
     return Sample(x, torch.cat([of_input, of_hidden]), biases[0], mask, *states, *flags, True, True)
 
 
-# A gate of 32 units is two panels of eight lanes or one of sixteen; 30 sequences are more than two
-# threads have in a tile, 1024 units are rows a page apart.
+# A gate of 32 units is two panels of eight lanes or one of sixteen. 30 sequences are more than two
+# threads have in tiles, and 1024 units are rows a page apart: both are multiplied at once.
 @pytest.mark.parametrize("everything", [False, True], ids=["first", "all"])
 @pytest.mark.parametrize(("batch", "width"), [(2, 32), (17, 64), (30, 32), (1, 64), (3, 1024)])
 @pytest.mark.parametrize("name", WEIGHTS)

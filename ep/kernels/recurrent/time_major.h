@@ -116,14 +116,14 @@ class GateProducts {
   };
   // Calls f(Part) for parts that together are `count` sequences from the first on of a hidden state [batch, hidden] and
   // the input of time `t`, on the pool; for sequences of different threads at the same time. `step`: how often this was
-  // called before. Where the gates' columns begin with panels, a part is what one tile of each gate has: f finds the
-  // products in the first-level cache, and those of the hidden state are stored nowhere else.
+  // called before. Of few sequences, where the gates' columns begin with panels, a part is what one tile of each gate
+  // has: f finds the products in the first-level cache, and those of the hidden state are stored nowhere else.
   template <class F>
   void ForEachPart(int64_t t, const float* hidden, int64_t first, int64_t count, int64_t step, const F& f) const {
     const int64_t n = sizes_.hidden, columns = sizes_.columns;
     const float* from_input = from_input_ + (t * sizes_.batch + first) * columns;
     hidden += first * n;
-    if (HasPanelsOfGates() && count > 1) return ForEachTile(from_input, hidden, first, count, f);
+    if (FitsTiles(count)) return ForEachTile(from_input, hidden, first, count, f);
     float* from_hidden = from_hidden_ + first * columns;
     Panels(*of_hidden_, n, hidden_panels_)(hidden, count, from_hidden, step);
     ParallelFor(count, RowGrain(32 * n), [&](int64_t begin, int64_t end) {
@@ -136,43 +136,40 @@ class GateProducts {
   static constexpr int64_t kMostGates = 4;
   static constexpr int64_t kWorthAThread = 64 << 10;  // bytes of panels
 
-  // Rows a multiple of a page apart map to the same set of the L1 cache: the GEMM copies them first.
-  bool HasPanelsOfGates() const {
+  // With more sequences than a tile has, the products of the input are too many for the caches in the order of tiles:
+  // 64 of each thread took 1.4 times as long. Rows a multiple of a page apart map to the same set of the L1 cache: the
+  // GEMM copies them first.
+  bool FitsTiles(int64_t count) const {
     constexpr int64_t kPageBytes = 4096;
-    return sizes_.hidden % gemm::kPanelColumns == 0 && sizes_.hidden * static_cast<int64_t>(sizeof(float)) % kPageBytes;
+    return count > 1 && count <= gemm::kSliverRows && sizes_.hidden % gemm::kPanelColumns == 0 &&
+           sizes_.hidden * static_cast<int64_t>(sizeof(float)) % kPageBytes != 0;
   }
 
   template <class F>
-  void ForEachTile(const float* from_input, const float* hidden, int64_t first, int64_t count, const F& f) const {
+  void ForEachTile(const float* from_input, const float* hidden, int64_t first, int64_t rows, const F& f) const {
     constexpr auto kFormat = gemm::PanelFormat::kFloat32;
     constexpr int64_t kUnits = gemm::kPanelColumns, kFloat = sizeof(float);
     const int64_t n = sizes_.hidden, columns = sizes_.columns, gates = columns / n, blocks = n / kUnits;
-    const int64_t panel_bytes = gemm::PanelBytes(kFormat, n);
+    const int64_t panel_bytes = gemm::PanelBytes(kFormat, n), tile = rows * kUnits;
     const char* panels = static_cast<const char*>(Packed(*of_hidden_, n, hidden_panels_).data);
-    const gemm::MicroKernel& kernel = *gemm::FloatKernel(kFormat);
-    // Slivers of equal size.
-    const int64_t slivers = (count + kernel.sliver_rows - 1) / kernel.sliver_rows;
+    const gemm::TileFunction multiply = gemm::FloatKernel(kFormat)->functions[rows];
+    const gemm::Sliver sliver{hidden, n * kFloat, gemm::kChunkBytes};
     ParallelFor(blocks, kWorthAThread / (gates * panel_bytes) + 1, [&](int64_t begin, int64_t end) {
       alignas(64) float tiles[kMostGates * gemm::kSliverRows * kUnits];
       for (int64_t block = begin; block < end; ++block) {
-        for (int64_t s = 0; s < slivers; ++s) {
-          const int64_t row = count * s / slivers, rows = count * (s + 1) / slivers - row, tile = rows * kUnits;
-          const gemm::Sliver sliver{hidden + row * n, n * kFloat, gemm::kChunkBytes};
-          const float* input = from_input + row * columns + block * kUnits;
-          for (int64_t gate = 0; gate < gates; ++gate) {
-            const int64_t next = gate + 1 < gates ? (gate + 1) * blocks + block : std::min(block + 1, blocks - 1);
-            // What f reads next, in pieces too short for the processor's own prefetchers, is prefetched as if it was C.
-            const gemm::Prefetch prefetch{panels + next * panel_bytes,
-                                          gemm::RowBytes(kFormat) / slivers,
-                                          reinterpret_cast<const char*>(input + gate * n),
-                                          columns * kFloat,
-                                          kUnits * kFloat - 1,
-                                          rows};
-            kernel.functions[rows](sliver, panels + (gate * blocks + block) * panel_bytes, prefetch, n,
-                                   tiles + gate * tile, false);
-          }
-          f(Part{first + row, rows, block * kUnits, kUnits, input, tiles, columns, n, kUnits, tile});
+        const float* input = from_input + block * kUnits;
+        for (int64_t gate = 0; gate < gates; ++gate) {
+          const int64_t next = gate + 1 < gates ? (gate + 1) * blocks + block : std::min(block + 1, blocks - 1);
+          // What f reads next, in pieces too short for the processor's own prefetchers, is prefetched as if it was C.
+          const gemm::Prefetch prefetch{panels + next * panel_bytes,
+                                        gemm::RowBytes(kFormat),
+                                        reinterpret_cast<const char*>(input + gate * n),
+                                        columns * kFloat,
+                                        kUnits * kFloat - 1,
+                                        rows};
+          multiply(sliver, panels + (gate * blocks + block) * panel_bytes, prefetch, n, tiles + gate * tile, false);
         }
+        f(Part{first, rows, block * kUnits, kUnits, input, tiles, columns, n, kUnits, tile});
       }
     });
   }
