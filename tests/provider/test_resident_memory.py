@@ -77,7 +77,8 @@ def test_large_weight_is_packed_before_others_are_loaded(tmp_path: Path) -> None
     model.graph.initializer.append(onnx.numpy_helper.from_array(weight, "weight"))
     model.graph.input.append(helper.make_tensor_value_info("x", FLOAT, ["m", 1024]))
     model.graph.output.append(helper.make_tensor_value_info("product", FLOAT, ["m", None]))
-    run = '[int(r[0, 5]) for r in session.run(None, {"ids": np.array([9]), "x": np.eye(1, 1024, 2, "f")})]'
+    inputs = '{"ids": np.array([9]), "x": np.eye(1, 1024, 2, "f")}'
+    run = f"[int(result[0, 5]) for result in session.run(None, {inputs})]"
     growth, *values = peak_of_load(model, tmp_path, run)
     assert values == [9 * 1024 + 5, 2 * weight.shape[1] + 5]
     assert 2 * size <= growth < 2 * size + BESIDE
