@@ -80,22 +80,30 @@ def test_logits_of_every_rank_equal_transformers(tmp_path, ranks):
             np.testing.assert_array_equal(other, first)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_parts_generate_the_tokens_of_transformers_eagerly(tmp_path, ranks):
-    """Without a cache, over torch's process group."""
-    model = tiny_model("llama")
-    expected = [list(prompt) for prompt in PROMPTS]
+def greedy(model, prompt, count):
+    """Return what transformers' model generates, step by step without a cache."""
+    tokens = list(prompt)
     with torch.no_grad():
-        for tokens in expected:
-            for _ in range(8):
-                tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
-    script = Path(__file__).with_name("eager_parts_rank.py")
-    done = started(ranks, script, tmp_path, json.dumps(PROMPTS), 8)
+        for _ in range(count):
+            tokens.append(int(model(torch.tensor([tokens])).logits[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def generated_eagerly(folder, ranks, prompts, count, *models):
+    """Return what every rank generates on the device, over torch's process group, by model."""
+    script = Path(__file__).with_name("eager_rank.py")
+    done = started(ranks, script, folder, json.dumps(prompts), count, *models)
     assert done.returncode == 0, done.stdout + done.stderr
-    for rank in range(ranks):
-        made = json.loads((tmp_path / f"tokens_{rank}.json").read_text())
-        assert [p + row for p, row in zip(PROMPTS, made, strict=True)] == expected
+    return [json.loads((folder / f"tokens_{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_parts_generate_the_tokens_of_transformers_eagerly(tmp_path, ranks):
+    """On the device: heads and MLPs divided, and experts."""
+    kinds = {"llama": "tensor_parallel", "mixtral": "expert_parallel"}
+    expected = [[greedy(tiny_model(kind), prompt, 8) for prompt in PROMPTS] for kind in kinds]
+    models = [f"{divided}={kind}" for kind, divided in kinds.items()]
+    assert generated_eagerly(tmp_path, ranks, PROMPTS, 8, *models) == [expected] * ranks
 
 
 # What ranks change in the logits of a quantised model in float16, relative to their norm: a term
