@@ -59,6 +59,12 @@ def test_counts(rng, dtype, shape, skips, shortest, longest):
     np.testing.assert_array_equal(got, run_cpu("TfIdfVectorizer", [x], opset=9, **given)[0])
 
 
+def test_any_number_of_skips(rng):
+    x = rng.choice([2, 5, 9], 12).astype(np.int64)
+    got = run_npu("TfIdfVectorizer", [x], opset=9, **attributes(skips=2**63 - 1))[0]
+    np.testing.assert_array_equal(got, counted(x, len(x), 1, 3))
+
+
 @pytest.mark.parametrize("mode", ["IDF", "TFIDF"])
 @pytest.mark.parametrize("weighted", [False, True])
 def test_modes(rng, mode, weighted):

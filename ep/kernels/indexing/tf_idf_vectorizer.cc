@@ -123,7 +123,7 @@ class TfIdfVectorizer final : public Kernel {
   void Row(const T* x, int64_t columns, float* y) const {
     std::fill(y, y + size_, 0.0f);
     // A single item has no distance.
-    const int64_t most = std::min(skips_ + 1, std::max<int64_t>(1, columns));
+    const int64_t most = std::min(skips_, std::max<int64_t>(0, columns - 1)) + 1;
     for (int64_t distance = 1; distance <= most; ++distance)
       for (int64_t first = 0; first < columns; ++first) CountFrom(x, columns, first, distance, y);
     if (mode_ == "TF") return;
