@@ -8,10 +8,13 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.onnx_models.join_groups import DOMAIN
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
 
 OPSET = 18  # the oldest that function bodies are written for
+# What the exporter has joined stays, but for products, whose weights a scheme has to find.
+_KEPT = (DOMAIN, "PagedSelfAttention")
 
 
 def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -26,7 +29,7 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     version = model.opset_imports.get("", 0)
     if not version:
         raise ExportError("expected a model that imports ONNX's operators, got none")
-    InlinePass(criteria=lambda function: function.domain != "npu")(model)
+    InlinePass(criteria=_is_foreign)(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     if version < OPSET:
         version_converter.convert_version(model, OPSET, fallback=True)
@@ -35,6 +38,10 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
                 f"cannot convert the model from opset {version} to {OPSET}: export it anew"
             )
     return model
+
+
+def _is_foreign(function: ir.Function) -> bool:
+    return function.domain != "npu" and (function.domain, function.name) != _KEPT
 
 
 def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:

@@ -11,6 +11,8 @@ import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
+from onnxruntime_npu.converters.inline import inline
+from onnxruntime_npu.converters.model_file import read
 from onnxruntime_npu.onnx_models.join_groups import join_groups
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.opdef.attach import attach_function_bodies
@@ -385,3 +387,19 @@ def test_wrong_inputs_are_refused_and_the_session_goes_on(tmp_path, provider, na
         run(session, arrays | {name: wrong})
     for a, b in zip(run(session, arrays), expected, strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_converters_keep_attention_and_inline_both(tmp_path):
+    arrays, outputs = feeds(32), (*OUTPUTS, "gated")
+    model, apart = (model_of([*layer(), *GATED], outputs=outputs) for _ in range(2))
+    expected = run(session_of(apart, tmp_path, NPU), arrays)
+    join_groups(model)
+    types = {node.op_type for node in read(ir.to_proto(model)).graph}
+    # The product's weight is found by a scheme; what was joined with it is as a converter reads it.
+    assert {"PagedSelfAttention", "MatMul"} <= types and "GatedMatMul" not in types
+    inline(ir.to_proto(model), tmp_path / "plain.onnx")
+    plain = onnx.load(tmp_path / "plain.onnx")
+    assert {node.domain for node in plain.graph.node} == {""} and not plain.functions
+    found = run(ort.InferenceSession(tmp_path / "plain.onnx", providers=[CPU]), arrays)
+    for a, b in zip(found, expected, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=32 * 2.0**-23)

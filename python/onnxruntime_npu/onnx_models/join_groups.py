@@ -24,6 +24,7 @@ def join_groups(model: ir.Model) -> dict[str, int]:
     """Join such nodes, whose ``npu::`` nodes have their bodies; return how many by type."""
     counts: dict[str, int] = {}
     order = {node: i for i, node in enumerate(model.graph)}
+    called = {node.op_identifier() for node in order}
     bodies: dict[tuple[object, ...], str] = {}
     for find in (paged_attention, gated_product):
         for node in list(model.graph):
@@ -35,7 +36,18 @@ def join_groups(model: ir.Model) -> dict[str, int]:
             break
     if counts:
         model.opset_imports[DOMAIN] = 1
+        _drop_functions(model, called)
     return counts
+
+
+def _drop_functions(model: ir.Model, called: set[ir.OperatorIdentifier]) -> None:
+    """Remove those of these functions that nothing calls any more."""
+    nodes = list(model.graph.all_nodes())
+    for function in model.functions.values():
+        nodes += function.all_nodes()
+    still = {node.op_identifier() for node in nodes}
+    for identifier in (called - still) & set(model.functions):
+        del model.functions[identifier]
 
 
 def _can_end(group: Group, order: dict[ir.Node, int]) -> bool:
