@@ -216,6 +216,17 @@ def test_a_process_that_is_no_rank_is_told_so(parts, capsys):
     assert "the parts of 2 ranks" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("rank, count", [(0, 1), (0, 3), (1, 3), (2, 3), (2, None)])
+def test_more_or_fewer_ranks_than_parts_are_told_so(parts, monkeypatch, rank, count):
+    """Each of them: one that went on would wait for the others."""
+    monkeypatch.setenv("PMI_RANK", str(rank))
+    if count is not None:
+        monkeypatch.setenv("PMI_SIZE", str(count))
+    got = rf"expected 2 ranks for .*, got {count or 3}: start them by `mpiexec -n 2`"
+    with pytest.raises(ArgumentError, match=got):
+        CausalLM(parts)
+
+
 def test_parts_that_are_not_of_one_export_are_refused(tmp_path, capsys):
     def written(place, **changes):
         report = {"model": "llama", "dtype": "float32", "cache": "dynamic", "quant": "none"}

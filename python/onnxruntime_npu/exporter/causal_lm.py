@@ -350,7 +350,10 @@ def _save_companions(
         checkpoint.tokenizer.save_pretrained(out)
     obstacle = genai.obstacle(interface)
     if report.rank is not None and interface.cache != "paged":  # which the server starts ranks of
-        obstacle = "onnxruntime-genai does not start ranks"
+        obstacle = (
+            "onnxruntime-genai does not start ranks, and the server starts those of a paged cache: "
+            "export with --cache paged to serve the model"
+        )
     if obstacle is None:
         genai.write_config(out / "genai_config.json", model.config, generation, interface)
     else:

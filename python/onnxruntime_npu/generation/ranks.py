@@ -13,8 +13,13 @@ from typing import Any
 from ..errors import ArgumentError
 from ..session.provider_library import get_ep_name
 
-# What launchers (those of mpich, Open MPI and Slurm) tell a process.
-_RANK_VARIABLES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+# What launchers (those of mpich, Open MPI and Slurm) tell a process: its rank, and the number of
+# ranks.
+_VARIABLES = {
+    "PMI_RANK": "PMI_SIZE",
+    "OMPI_COMM_WORLD_RANK": "OMPI_COMM_WORLD_SIZE",
+    "SLURM_PROCID": "SLURM_NTASKS",
+}
 # What the reports of one export have in common.
 _OF_ALL_RANKS = ("model", "dtype", "cache", "quant", "tensor_parallel", "expert_parallel", "group")
 MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"  # of the package mpich
@@ -22,8 +27,18 @@ MPIEXEC = Path(sys.prefix) / "bin" / "mpiexec"  # of the package mpich
 
 def rank_of_process() -> int | None:
     """Return the rank that this process was started as; None without a launcher."""
-    found = (os.environ.get(name) for name in _RANK_VARIABLES)
-    return next((int(text) for text in found if text and text.isdecimal()), None)
+    return next((rank for name in _VARIABLES if (rank := _number(name)) is not None), None)
+
+
+def _count_of_ranks() -> int | None:
+    """Return how many ranks were started with this process; None if no launcher tells."""
+    told = (size for rank, size in _VARIABLES.items() if _number(rank) is not None)
+    return next((count for name in told if (count := _number(name)) is not None), None)
+
+
+def _number(variable: str) -> int | None:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isdecimal() else None
 
 
 def count_of_parts(directory: Path) -> int:
@@ -74,7 +89,8 @@ def parts_for(directory: Path, given: int) -> int:
 def part_of(directory: Path) -> Path:
     """Return this rank's directory of a model that was exported for several ranks.
 
-    Raises ArgumentError in a process that is no rank, or one without a part.
+    Raises ArgumentError in a process that is no rank, and in every rank if there are more or fewer
+    than parts: the others would wait for the one that is refused, or that is not there.
     """
     parts = count_of_parts(directory)
     rank = rank_of_process()
@@ -83,8 +99,14 @@ def part_of(directory: Path) -> Path:
             f"{directory} holds the parts of {parts} ranks: start them by `onnxruntime-npu "
             f"generate --ranks {parts}`, or by `mpiexec -n {parts}` and a script"
         )
-    if not (directory / f"rank_{rank}").is_dir():
-        raise ArgumentError(f"{directory} holds the parts of {parts} ranks, this is rank {rank}")
+    count = _count_of_ranks()
+    if count is None and rank >= parts:
+        count = rank + 1  # at least
+    if count is not None and count != parts:
+        raise ArgumentError(
+            f"expected {parts} ranks for {directory}, which holds as many parts, got {count}: "
+            f"start them by `mpiexec -n {parts}`"
+        )
     return directory / f"rank_{rank}"
 
 
