@@ -81,7 +81,7 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   };
 
   const int each = (kMaxSliverRows + steps - 1) / steps;  // rows to store and to prefetch with each step
-  Prefetch result = work.result;
+  Prefetch& result = work.result;  // copied, it would wait for the stores of its members: see TileFunction
   const char* sums = reinterpret_cast<const char*>(work.next_sums);
   const char* const sums_end = sums ? sums + kRowTiles * kTileRows * kRowBytes : sums;
   int k = 0;
