@@ -112,6 +112,10 @@ struct MicroKernel {
   AmxFunction amx_functions[kMaxSliverRows + 1] = {};
 
   bool uses_tiles() const { return chunk_depth > 0; }
+  // Of vectors, by stored rows, for a panel of which so many columns are read.
+  const TileFunction* FunctionsFor(int64_t columns) const {
+    return columns <= kPanelColumns / 2 && half_functions[1] != nullptr ? half_functions : functions;
+  }
   int64_t StoredRows(int64_t rows) const { return (rows + row_multiple - 1) / row_multiple * row_multiple; }
 };
 

@@ -36,6 +36,7 @@ Product::Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
       c_(c),
       epilogue_(epilogue),
       dequantization_(dequantization),
+      stored_b_(stored_b),
       quantized_bits_(dequantization.scale ? BitsOf(b_dtype) : 0),
       format_(quantized_bits_ ? ExpandedFormat(dtype) : FormatOf(stored_b)),
       kernel_(SelectKernel(dtype, format_, a.rows)),
@@ -122,9 +123,7 @@ void Product::PackPanelsForAll() {
   const int64_t panel_bytes = PanelBytes(format_, a_.columns), panels = PanelCount(b_.columns);
   if (packed_b_ || quantized_bits_ || blocking_.row_parts == 1 || panels * panel_bytes > kMostPackedAtOnce) return;
   char* packed = static_cast<char*>(ProductScratch::OfThisThread().b.Reserve(panels * panel_bytes));
-  ParallelFor(panels, std::max<int64_t>(1, kPackGrainBytes / panel_bytes), [&](int64_t begin, int64_t end) {
-    for (int64_t p = begin; p < end; ++p) PackPanel(format_, b_dtype_, b_, p, 0, a_.columns, packed + p * panel_bytes);
-  });
+  Pack(b_dtype_, b_, packed, stored_b_);
   packed_b_ = packed;
 }
 
@@ -146,7 +145,7 @@ void Product::RunPanelsTogether(int64_t sliver_begin, int64_t sliver_end, int64_
       const int64_t n0 = p * kPanelColumns;
       Prefetch prefetch{p + 1 < panel_end ? panel + panel_bytes : panels, RowBytes(format_)};
       PrefetchResult(prefetch, m0, rows, n0);
-      FunctionsFor(ColumnsAt(n0))[kernel_.StoredRows(rows)](sliver, panel, prefetch, depth, tile, false);
+      tile_kernel_.FunctionsFor(ColumnsAt(n0))[kernel_.StoredRows(rows)](sliver, panel, prefetch, depth, tile, false);
       Store(finished);
       finished = {tile, rows, ColumnsAt(n0), m0, n0, nullptr};
       tile = tile == sums ? sums + tile_elements : sums;
@@ -171,7 +170,7 @@ void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_b
     float* tile = sums;
     for (int64_t p = panel_begin; p < panel_end; ++p) {
       const void* b = multiplies_stored_ ? StoredPanelOf(p, k0) : PanelOf(p, k0, depth);
-      const TileFunction* functions = FunctionsFor(ColumnsAt(p * kPanelColumns));
+      const TileFunction* functions = tile_kernel_.FunctionsFor(ColumnsAt(p * kPanelColumns));
       const int32_t* column_sums = integers_ ? ColumnSums(p, p - panel_begin, panel_end - panel_begin, kb) : nullptr;
       Prefetch prefetch = FirstPrefetch(b, p + 1 < panel_end ? p + 1 : p, slivers, k0);
       for (int64_t s = sliver_begin; s < sliver_end; ++s) {

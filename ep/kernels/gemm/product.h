@@ -81,11 +81,6 @@ class Product {
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
   int64_t ColumnsAt(int64_t n0) const { return std::min<int64_t>(kPanelColumns, b_.columns - n0); }
 
-  // Of vectors, for a panel of which so many columns are stored.
-  const TileFunction* FunctionsFor(int64_t columns) const {
-    const bool half = columns <= kPanelColumns / 2 && tile_kernel_.half_functions[1] != nullptr;
-    return half ? tile_kernel_.half_functions : tile_kernel_.functions;
-  }
   bool InPlace(int64_t s, int64_t depth) const;
   // Sliver s as packed at `data`, and those after it with as many rows.
   SliverRun PackedSlivers(const char* data, int64_t s) const;
@@ -121,6 +116,7 @@ class Product {
   Result c_;
   Epilogue epilogue_;
   Dequantization dequantization_;
+  DType stored_b_;
   int quantized_bits_;  // of the elements of a B of integers, when A has floats; else 0
   PanelFormat format_;
   const MicroKernel& kernel_;

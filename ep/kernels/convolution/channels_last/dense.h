@@ -102,10 +102,8 @@ class Dense {
     const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
-      const bool half = kernel.half_functions[1] != nullptr && count <= kWidth / 2;
-      const gemm::TileFunction* functions = half ? kernel.half_functions : kernel.functions;
       alignas(64) float sums[gemm::kSliverRows * kWidth];
-      SumTile(functions[outputs.height], outputs.from, panels + p * panel_bytes, next, step,
+      SumTile(kernel.FunctionsFor(count)[outputs.height], outputs.from, panels + p * panel_bytes, next, step,
               outputs.pixel * finish_.channels + channel, outputs.height, count, sums);
       finish_.template Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel, count);
     };
