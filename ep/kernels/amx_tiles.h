@@ -94,7 +94,7 @@ struct DotUInt8Int8 {
 };
 
 // A block of kRowTiles × kColumnTiles sums, each 16 × 16 floats, in tiles 0 to 3: row r and column c is tile 2 r + c.
-// Strides are in bytes.
+// Blocks in memory are rows of floats, `row_stride` apart. Strides are in bytes.
 template <int kRowTiles, int kColumnTiles>
 struct Sums {
   static_assert(kRowTiles >= 1 && kRowTiles <= 2 && kColumnTiles >= 1 && kColumnTiles <= 2);
@@ -125,6 +125,33 @@ struct Sums {
       if constexpr (kColumnTiles == 2) amx::Store<3>(lower + 16, row_stride);
     }
   }
+  // Begins the next block of sums, with the first step of its products: from zero or, with kFromMemory, from what
+  // `block` holds. Each tile of the block before is stored to `before` where the next block needs it: its last product
+  // is three products old by then. Storing all four at the end of a block waits for that block's last product, and no
+  // other tile instruction passes a store: 60 cycles.
+  template <class Dot, bool kStreamLeft, bool kStreamRight, bool kFromMemory>
+  static void AddFirst(float* before, const float* block, int64_t row_stride, const char* left, int64_t left_stride,
+                       const char* right, int64_t right_stride) {
+    LoadOperand<6, kStreamRight>(right, right_stride);
+    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreamRight>(right + 64, right_stride);
+    LoadOperand<4, kStreamLeft>(left, left_stride);
+    Exchange<0, kFromMemory>(before, block, row_stride);
+    Dot::template Run<0, 4, 6>();
+    if constexpr (kColumnTiles == 2) {
+      Exchange<1, kFromMemory>(before + 16, block + 16, row_stride);
+      Dot::template Run<1, 4, 7>();
+    }
+    if constexpr (kRowTiles == 2) {
+      const int64_t lower = 4 * row_stride;  // floats, to 16 rows down
+      LoadOperand<5, kStreamLeft>(left + 16 * left_stride, left_stride);
+      Exchange<2, kFromMemory>(before + lower, block + lower, row_stride);
+      Dot::template Run<2, 5, 6>();
+      if constexpr (kColumnTiles == 2) {
+        Exchange<3, kFromMemory>(before + lower + 16, block + lower + 16, row_stride);
+        Dot::template Run<3, 5, 7>();
+      }
+    }
+  }
   // += left, [row][64 bytes along the summed axis], times right, [pair along that axis][column], through tiles 4 to 7.
   // kStream...: that operand stays in the L2 cache, so hint not to fill L1 with it.
   template <class Dot, bool kStreamLeft, bool kStreamRight>
@@ -142,6 +169,15 @@ struct Sums {
   }
 
  private:
+  template <int kTile, bool kFromMemory>
+  static void Exchange(float* before, const float* next, int64_t row_stride) {
+    amx::Store<kTile>(before, row_stride);
+    if constexpr (kFromMemory) {
+      amx::Load<kTile>(next, row_stride);
+    } else {
+      Zero<kTile>();
+    }
+  }
   template <int kTile, bool kStream>
   static void LoadOperand(const char* base, int64_t row_stride) {
     if constexpr (kStream) {

@@ -16,6 +16,10 @@ struct AmxWork {
   PanelStreams streams = {};         // the panel that follows, with every step
   Prefetch result = {};              // rows of C that the current tile will be stored to
   const float* next_sums = nullptr;  // of the tile after this one, which is added to them; null if they are not kept
+  // Where the sums belong that the tile registers still hold, those of the tile computed last, and of how many times 16
+  // rows they are. The next tile stores them, register by register (Sums::AddFirst).
+  float* held = nullptr;
+  int held_row_tiles = 0;
 
   // Stores at most `rows` rows of `finished`, by a call.
   void StoreFinished(int64_t rows) {
@@ -28,5 +32,8 @@ struct AmxWork {
     finished.rows -= some.rows;
   }
 };
+
+// Stores the sums that the tile registers hold.
+void StoreHeldTiles(AmxWork& work);
 
 }  // namespace npu::gemm

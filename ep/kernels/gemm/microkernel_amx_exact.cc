@@ -1,5 +1,8 @@
 // bfloat16, float16 and 8-bit integers through the AMX tile registers: 2 × 2 tiles of 16 × 16 sums, 32 rows of K per
 // step, or 64 for integers. Decision 0020 explains what surrounds the products.
+#include <algorithm>
+#include <type_traits>
+
 #include "ep/kernels/gemm/amx_work.h"
 #include "ep/kernels/gemm/split_float16.h"
 
@@ -50,6 +53,8 @@ class CalledRows {
   int due_ = kEach;
 };
 
+using First = std::integral_constant<int, 0>;  // the number of a tile's first step
+
 // kParts: products of 16 rows of B, each with a chunk of A, that make a step.
 template <int kRowTiles, class Dot, int kParts>
 __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const void* b_panel, AmxWork& work,
@@ -60,18 +65,29 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   const char* b = static_cast<const char*>(b_panel);
   const int steps = static_cast<int>((depth + Dot::kDepth - 1) / Dot::kDepth);
   PanelStreams streams = work.streams;
-  // The tile instructions do not declare which memory they access.
-  amx::CompilerBarrier();
-  if (accumulate) {
-    Block::LoadFrom(c, kRowBytes);
-  } else {
-    Block::Clear();
-  }
-  const auto step = [&](int k) __attribute__((always_inline)) {
+  // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
+  constexpr bool kStreamLeft = true, kStreamRight = false;
+  const auto add = [&]() __attribute__((always_inline)) {
+    Block::template Add<Dot, kStreamLeft, kStreamRight>(a, a_stride, b, kRowBytes);
+  };
+  const auto first = [&]() __attribute__((always_inline)) {
+    if (work.held == nullptr) {
+      accumulate ? Block::LoadFrom(c, kRowBytes) : Block::Clear();
+      add();
+    } else if (!accumulate) {
+      Block::template AddFirst<Dot, kStreamLeft, kStreamRight, false>(work.held, c, kRowBytes, a, a_stride, b,
+                                                                      kRowBytes);
+    } else if (work.held != c) {
+      Block::template AddFirst<Dot, kStreamLeft, kStreamRight, true>(work.held, c, kRowBytes, a, a_stride, b,
+                                                                     kRowBytes);
+    } else {
+      add();
+    }
+  };
+  const auto step = [&](auto k) __attribute__((always_inline)) {
 #pragma GCC unroll 3
     for (int part = 0; part < kParts; ++part) {
-      // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
-      Block::template Add<Dot, /*kStreamLeft=*/true, /*kStreamRight=*/false>(a, a_stride, b, kRowBytes);
+      std::is_same_v<decltype(k), First>&& part == 0 ? first() : add();
       a += a_step;
       b += kStepBytes;
     }
@@ -79,12 +95,17 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
     constexpr int kAwake = kAwakeSteps / kParts;
     if (k % kAwake == kAwake - 1) amx::Store<6>(c, kRowBytes);  // the sums are stored over it
   };
+  if (work.held_row_tiles != kRowTiles) StoreHeldTiles(work);
+  // The tile instructions do not declare which memory they access.
+  amx::CompilerBarrier();
 
-  const int each = (kMaxSliverRows + steps - 1) / steps;  // rows to store and to prefetch with each step
+  // Rows to store and to prefetch with each step but the first one, which stores the sums of the tile before.
+  const int each = (kMaxSliverRows + steps - 2) / std::max(1, steps - 1);
   Prefetch& result = work.result;  // copied, it would wait for the stores of its members: see TileFunction
   const char* sums = reinterpret_cast<const char*>(work.next_sums);
   const char* const sums_end = sums ? sums + kRowTiles * kTileRows * kRowBytes : sums;
-  int k = 0;
+  step(First{});
+  int k = 1;
   // Steps with as much other work as has to be done: `rows` stores those of the tile before.
   const auto busy_steps = [&](auto& rows) __attribute__((target("avx512bf16"), always_inline)) {
     for (; k < steps && (rows.left() > 0 || result.result_rows > 0 || sums != sums_end); ++k) {
@@ -108,8 +129,9 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
     busy_steps(rows);
   }
   for (; k < steps; ++k) step(k);
-  Block::StoreTo(c, kRowBytes);
   amx::CompilerBarrier();
+  work.held = c;
+  work.held_row_tiles = kRowTiles;
   work.streams = streams;
 }
 
@@ -142,6 +164,15 @@ const MicroKernel* AmxKernel(DType dtype, PanelFormat format) {
   return nullptr;
 }
 
+void StoreHeldTiles(AmxWork& work) {
+  if (work.held == nullptr) return;
+  amx::CompilerBarrier();
+  work.held_row_tiles == 1 ? amx::Sums<1, 2>::StoreTo(work.held, kRowBytes)
+                           : amx::Sums<2, 2>::StoreTo(work.held, kRowBytes);
+  amx::CompilerBarrier();
+  work.held = nullptr;
+}
+
 ScopedTiles::ScopedTiles(const MicroKernel& kernel) : active_(kernel.uses_tiles()) {
   if (active_) amx::ConfigureFullTiles();
 }
@@ -152,6 +183,7 @@ ScopedTiles::~ScopedTiles() {
 #else
 
 const MicroKernel* AmxKernel(DType, PanelFormat) { return nullptr; }
+void StoreHeldTiles(AmxWork&) {}
 ScopedTiles::ScopedTiles(const MicroKernel&) : active_(false) {}
 ScopedTiles::~ScopedTiles() = default;
 

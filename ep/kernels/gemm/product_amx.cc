@@ -84,6 +84,7 @@ void Product::RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t pane
       }
     }
   }
+  StoreHeldTiles(work);
   work.StoreFinished(work.finished.rows);
   if (to_rows_->past_caches()) OrderStreamingStores();
 }

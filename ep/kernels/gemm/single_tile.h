@@ -27,7 +27,10 @@ class SingleTiles {
   // sums[kernel.StoredRows(rows)][kPanelColumns], int32 values.
   void Sum(const Sliver& a, int64_t rows, float* sums) {
     const int64_t stored = kernel_.StoredRows(rows);
-    if (kernel_.uses_tiles()) return kernel_.amx_functions[stored](a, rows_, work_, depth_, sums, false);
+    if (kernel_.uses_tiles()) {
+      kernel_.amx_functions[stored](a, rows_, work_, depth_, sums, false);
+      return StoreHeldTiles(work_);
+    }
     kernel_.functions[stored](a, rows_, prefetch_, depth_, sums, false);
     prefetch_.data += (depth_ + 3) / 4 * prefetch_.step;
   }

@@ -85,8 +85,8 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
   }
 }
 
-// The 32 rows of a tile are gated and stored with the first 16 steps of the next one; after the last one of each of two
-// threads no products follow.
+// The 32 rows of a tile are gated and stored with 16 steps of the next one, whose first has stored the sums; after the
+// last one of each of two threads no products follow.
 TEST_CASE("child: the gate of a product is computed beside its steps" * doctest::skip()) {
   const TileCounts counts = CountsOf("npu.fused::GatedMatMul", DType::kBFloat16, 128, 96, 576);
   constexpr int64_t kTiles = 128 / 32 * (96 / 32), kThreads = 2;

@@ -179,6 +179,7 @@ class Tiles {
         }
         part += block.depth * kRowBytes;
       }
+      gemm::StoreHeldTiles(work);
       std::fill_n(scratch.bias, kWidth, 0.0f);
       if (bias_ != nullptr) std::copy_n(bias_ + channel, count, scratch.bias);
       for (int64_t i = 0; i < some; ++i)
