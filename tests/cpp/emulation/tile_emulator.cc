@@ -57,10 +57,12 @@ struct {
       products_after_vectors;
 } counts;
 
-// The lower quarters of zmm0 to zmm15: at this thread's last product, and now.
-constexpr size_t kVectorBytes = sizeof(_libc_fpstate::_xmm);
-thread_local uint8_t vectors_at_product[kVectorBytes];
-thread_local const void* vectors_now = nullptr;
+// The lower quarters of zmm0 to zmm15, and zmm16 to zmm31 where a machine has them.
+struct Vectors {
+  uint8_t low[sizeof(_libc_fpstate::_xmm)], high[16 * 64];
+};
+thread_local Vectors vectors_at_product = {};  // at this thread's last product
+thread_local Vectors vectors_now = {};
 
 thread_local int64_t products_without_store = 0;
 
@@ -71,9 +73,9 @@ thread_local int next_loaded = 0;
 
 void CountProduct() {
   ++counts.products;
-  if (std::memcmp(vectors_at_product, vectors_now, kVectorBytes) != 0) {
+  if (std::memcmp(&vectors_at_product, &vectors_now, sizeof(Vectors)) != 0) {
     ++counts.products_after_vectors;
-    std::memcpy(vectors_at_product, vectors_now, kVectorBytes);
+    vectors_at_product = vectors_now;
   }
   ++products_without_store;
   int64_t most = counts.most_products_without_store;
@@ -321,25 +323,28 @@ SigactionFunction RealSigaction() {
   return function;
 }
 
+// Whether this machine saves a component of its state in signals, and where: bytes from the beginning.
+struct Component {
+  bool saved;
+  unsigned offset;
+};
+Component FindComponent(unsigned number) {
+  constexpr unsigned kOsXsave = 1u << 27;
+  unsigned a, b, c, d;
+  __cpuid(1, a, b, c, d);
+  if ((c & kOsXsave) == 0) return {false, 0};
+  __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
+  if ((a >> number & 1) == 0) return {false, 0};
+  __cpuid_count(0xd, number, a, b, c, d);
+  return {true, b};
+}
+
 // A machine with tile registers that are not granted to this process executes ldtilecfg and tilerelease itself: what
 // they configured is in the state that the signal saved.
 void TakeConfigurationOfMachine(const void* saved) {
-  static const bool has_tiles = [] {
-    constexpr unsigned kOsXsave = 1u << 27, kTileConfiguration = 1u << 17;
-    unsigned a, b, c, d;
-    __cpuid(1, a, b, c, d);
-    if ((c & kOsXsave) == 0) return false;
-    __asm__ volatile("xgetbv" : "=a"(a), "=d"(d) : "c"(0));
-    return (a & kTileConfiguration) != 0;
-  }();
-  if (!has_tiles) return;
-  constexpr unsigned kComponent = 17;
-  static const unsigned offset = [] {
-    unsigned a, b, c, d;
-    __cpuid_count(0xd, kComponent, a, b, c, d);
-    return b;
-  }();
-  const auto* configuration = static_cast<const uint8_t*>(saved) + offset;
+  static const Component component = FindComponent(17);
+  if (!component.saved) return;
+  const auto* configuration = static_cast<const uint8_t*>(saved) + component.offset;
   if (std::memcmp(configuration, &registers.configuration, sizeof(Configuration)) == 0) return;
   if (configuration[0] == 0) {
     registers.configuration = {};
@@ -348,9 +353,24 @@ void TakeConfigurationOfMachine(const void* saved) {
   }
 }
 
+void TakeVectors(const fpregset_t saved) {
+  std::memcpy(vectors_now.low, saved->_xmm, sizeof vectors_now.low);
+  constexpr unsigned kNumber = 7;
+  static const Component component = FindComponent(kNumber);
+  if (!component.saved) return;
+  constexpr size_t kHeader = 512;  // the components that are there; others are 0
+  uint64_t there;
+  std::memcpy(&there, reinterpret_cast<const uint8_t*>(saved) + kHeader, sizeof there);
+  if ((there >> kNumber & 1) == 0) {
+    std::memset(vectors_now.high, 0, sizeof vectors_now.high);
+  } else {
+    std::memcpy(vectors_now.high, reinterpret_cast<const uint8_t*>(saved) + component.offset, sizeof vectors_now.high);
+  }
+}
+
 void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
-  vectors_now = machine.fpregs->_xmm;
+  TakeVectors(machine.fpregs);
   TakeConfigurationOfMachine(machine.fpregs);
   const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
   if (length == 0) {  // not a tile instruction: it is executed again and ends the process

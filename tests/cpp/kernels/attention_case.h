@@ -162,10 +162,9 @@ inline double ToleranceOf(DType dtype) {
   return dtype == DType::kFloat32 ? 5e-6 : dtype == DType::kFloat16 ? 6e-4 : 6e-3;
 }
 
-inline void Check(const Case& c) {
+inline void Check(const Case& c, const Inputs& in) {
   INFO(NameOf(c.dtype), " ", c.layout, " batch ", c.batch, " heads ", c.heads, "/", c.kv_heads, " size ", c.size, "/",
        c.value_size, " rows ", c.rows, " keys ", c.keys, " mode ", c.mode);
-  const Inputs in = MakeInputs(c);
   const std::vector<HostTensor> got = RunOp(kType, in.list(), OptionsOf(c));
   const Expected want = Naive(c, in);
   REQUIRE(got[0].shape() == ShapeOf(OutputForm(c.layout), c.batch, c.heads, c.rows, c.value_size));
@@ -185,6 +184,8 @@ inline void Check(const Case& c) {
   CHECK(worst <= ToleranceOf(c.dtype));
   CHECK(worst_lse <= 1e-5);
 }
+
+inline void Check(const Case& c) { Check(c, MakeInputs(c)); }
 
 inline constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat16, DType::kBFloat16};
 

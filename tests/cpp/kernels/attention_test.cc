@@ -238,6 +238,31 @@ TEST_CASE("attention: widely spread scores neither overflow nor underflow") {
   Check(c);
 }
 
+// Weights relative to scores of earlier keys would overflow. Scores double every 64 keys, so that they do within
+// blocks.
+TEST_CASE("attention: scores that grow along the keys") {
+  for (int64_t mode : {0, 3}) {
+    for (const auto& [rows, size] : {std::pair<int64_t, int64_t>{10, 32}, {70, 32}, {70, 128}}) {
+      for (DType dtype : {DType::kFloat16, DType::kBFloat16}) {  // sums of float32 are too exact for such scores
+        const Case c{.dtype = dtype,
+                     .heads = 3,
+                     .size = size,
+                     .value_size = size,
+                     .rows = rows,
+                     .keys = 600,
+                     .scale = 1 / std::sqrt(static_cast<double>(size)),
+                     .mode = mode,
+                     .mask_shape = mode == 0 ? std::vector<int64_t>{} : std::vector<int64_t>{2048, 2048}};
+        Inputs in = MakeInputs(c);
+        for (int64_t i = 0; i < in.key.elements(); ++i) {
+          in.key.Set(i, in.key[i] * static_cast<double>(1 << (i / size % c.keys / 64)));
+        }
+        Check(c, in);
+      }
+    }
+  }
+}
+
 TEST_CASE("attention: absurd band widths do not overflow") {
   for (int64_t extreme : {INT64_MIN, INT64_MAX}) {
     Case c{.heads = 1, .size = 8, .value_size = 8, .rows = 3, .keys = 5, .mode = 4, .mask_shape = {2048, 2048}};

@@ -1,5 +1,5 @@
-// The block of keys and values that the panels of an item multiply: copied from the cache, in the order of the
-// products.
+// The block of keys and values that the panels of an item multiply with vector instructions: copied from the cache, in
+// the order of the products.
 #pragma once
 
 #include <algorithm>
@@ -56,16 +56,6 @@ void LoadPanelBlock(const Problem& p, const Sequence& s, const Item& item, int64
   }
   const int64_t words = (n + Math::kElements - 1) / Math::kElements;
   ClearTails(b.values, words, p.value_size, b.value_stride);
-  if constexpr (Math::kTiles) {
-    const int64_t whole = RoundUp(n, kTileKeys) / 2;
-    std::fill(b.values + words * b.value_stride, b.values + whole * b.value_stride, 0.0f);
-    for (int64_t word = 0; word < whole; word += kLanes) {
-      for (int64_t d = 0; d < b.value_stride; d += kLanes) {
-        TransposeTo(b.values + word * b.value_stride + d, b.value_stride, b.columns + d * b.column_stride + word,
-                    b.column_stride);
-      }
-    }
-  }
 }
 
 }  // namespace npu::attention

@@ -11,7 +11,9 @@
 #pragma GCC target("avx512bf16")
 #endif
 
-#include "ep/kernels/attention/core/panel.h"
+#if defined(__AVX512F__)
+#include "ep/kernels/attention/core/tile_panel.h"
+#endif
 
 namespace npu::attention {
 
@@ -51,7 +53,7 @@ struct Float16Tiles {
 template <class Tiles>
 Engine EngineOf(DType dtype) {
   Engine engine = FloatEngine(dtype);
-  engine.panel = RunPanelItem<Tiles>;
+  engine.panel = RunTilePanelItem<Tiles>;
   engine.panel_scratch_bytes = PanelScratchBytes<Tiles>;
   // Machines with tiles have 2 MB of L2 cache, and loading a block of keys is a larger part of the time.
   engine.item_bytes = 1 << 20;

@@ -1,137 +1,129 @@
-// The two matmuls of attention in tile registers (AMX), for panel.h: pairs of 16-bit floats, sums in float32.
+// The two matmuls of attention in tile registers (AMX), for tile_panel.h: pairs of 16-bit floats, sums in float32.
 //
 // In both, the panel's queries run along the rows of 16 floats of a result, so that scores are [key][query] and sums
-// [column][query]: the layouts that the vector code between the matmuls uses.
+// [column][query]: the layouts that the vector code between the matmuls uses. Keys and values pass by the L1 cache,
+// where queries, scores and weights stay.
 #pragma once
 
 #include <cstdint>
 
+#include "ep/kernels/amx_tiles.h"
+#include "ep/kernels/attention/core/panel_buffers.h"
 #include "ep/kernels/attention/core/simd.h"
 
-#if defined(__AVX512F__)
-#include "ep/kernels/amx_tiles.h"
-#endif
-
 namespace npu::attention {
-
-inline constexpr int kTileKeys = 32;  // per step along the keys, i.e. 16 pairs
-
-#if defined(__AVX512F__)
 
 struct TileScope {
   amx::Scope tiles;
   FlushedDenormals denormals;
 };
 
-// scores[key][query] of the keys [from, to), both multiples of kTileKeys, step by step: while the vector unit works on
-// scores that are there, the tile unit computes the next ones. Nothing else may use the tiles before Finish.
-// keys: [key][key_stride] words; queries: [words][query], a multiple of 16 words.
-template <class Dot, int kVectors>
-class TileScores {
-  using Block = amx::Sums<2, kVectors>;
-  static constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4, kStepWords = 16;
-
- public:
-  TileScores() = default;  // of no keys
-  TileScores(const float* keys, int64_t key_stride, const float* queries, int64_t words, int64_t from, int64_t to,
-             float* scores)
-      : keys_(keys), queries_(queries), scores_(scores), key_stride_(key_stride), words_(words), key_(from), to_(to) {
-    amx::CompilerBarrier();
-  }
-
-  int64_t steps() const { return (to_ - key_) / kTileKeys * (words_ / kStepWords); }
-
-  NPU_SIMD_INLINE void Step() {
-    if (key_ >= to_) return;
-    if (word_ == 0) Block::Clear();
-    Block::template Add<Dot, /*kStreamLeft=*/false, /*kStreamRight=*/false>(
-        reinterpret_cast<const char*>(keys_ + key_ * key_stride_ + word_), key_stride_ * 4,
-        reinterpret_cast<const char*>(queries_ + word_ * kWidth), kRowBytes);
-    word_ += kStepWords;
-    if (word_ < words_) return;
-    Block::StoreTo(scores_ + key_ * kWidth, kRowBytes);
-    word_ = 0;
-    key_ += kTileKeys;
-  }
-
-  void Finish() {
-    while (key_ < to_) Step();
-    amx::CompilerBarrier();
-  }
-
- private:
-  const float *keys_ = nullptr, *queries_ = nullptr;
-  float* scores_ = nullptr;
-  int64_t key_stride_ = 0, words_ = 0, key_ = 0, to_ = 0, word_ = 0;
-};
-
-// sums[column][query] += columns[column][pair of keys] · weights[pair of keys][query], step by step as well, for a
-// multiple of 16 columns and of pairs.
-template <class Dot, int kVectors>
-class TileSums {
-  static constexpr int64_t kWidth = kVectors * 16, kRowBytes = kWidth * 4, kStepWords = 16, kBlock = 32;
-
- public:
-  TileSums() = default;  // of no columns
-  TileSums(const float* columns, int64_t column_stride, int64_t count, const float* weights, int64_t pairs, float* sums)
-      : columns_(columns), weights_(weights), sums_(sums), column_stride_(column_stride), pairs_(pairs), left_(count) {
-    amx::CompilerBarrier();
-  }
-
-  int64_t steps() const { return (left_ + kBlock - 1) / kBlock * (pairs_ / kStepWords); }
-  bool done() const { return left_ <= 0; }
-
-  NPU_SIMD_INLINE void Step() { left_ >= kBlock ? StepOf<2>() : StepOf<1>(); }
-
- private:
-  template <int kRowTiles>
-  NPU_SIMD_INLINE void StepOf() {
-    using Block = amx::Sums<kRowTiles, kVectors>;
-    if (word_ == 0) Block::LoadFrom(sums_, kRowBytes);
-    Block::template Add<Dot, /*kStreamLeft=*/false, /*kStreamRight=*/false>(
-        reinterpret_cast<const char*>(columns_ + word_), column_stride_ * 4,
-        reinterpret_cast<const char*>(weights_ + word_ * kWidth), kRowBytes);
-    word_ += kStepWords;
-    if (word_ < pairs_) return;
-    Block::StoreTo(sums_, kRowBytes);
-    word_ = 0;
-    columns_ += kBlock * column_stride_;
-    sums_ += kBlock * kWidth;
-    left_ -= kBlock;
-  }
-
-  const float *columns_ = nullptr, *weights_ = nullptr;
-  float* sums_ = nullptr;
-  int64_t column_stride_ = 0, pairs_ = 0, left_ = 0, word_ = 0;
-};
-
-// What the tile unit computes while the vector unit works on the weights of a panel: the sums of the panel before, then
-// the scores of the panel after.
+// Products that are computed step by step, four tile products each, while the vector unit works on something else: the
+// scores of the next kTileKeys keys, and sums of values. Nothing else may use the tiles before Finish. Put
+// amx::CompilerBarrier() between steps and other accesses to the operands.
 template <class Dot, int kVectors>
 class TileProducts {
- public:
-  void Take(const TileSums<Dot, kVectors>& sums) { sums_ = sums; }
-  void Take(const TileScores<Dot, kVectors>& scores) { scores_ = scores; }
+  using Block = amx::Sums<2, kVectors>;
+  static constexpr int64_t kWidth = kVectors * kLanes, kRowBytes = kWidth * 4, kStepWords = 16;
 
-  int64_t steps() const { return sums_.steps() + scores_.steps(); }
-  // Called: inlined, its state would take the registers of the code around it.
-  [[gnu::noinline]] void Step() { sums_.done() ? scores_.Step() : sums_.Step(); }
+ public:
+  // `spare` is a block of memory that is written and never read.
+  explicit TileProducts(float* spare) : spare_(spare), before_(spare) {}
+
+  // scores[key][query] of kTileKeys keys. keys: [key][key_stride] words; queries: [words][query], a multiple of 16
+  // words.
+  void TakeScores(const float* keys, int64_t key_stride, const float* queries, int64_t words, float* scores) {
+    keys_ = keys;
+    queries_ = queries;
+    scores_ = scores;
+    key_stride_ = key_stride;
+    score_words_ = words;
+    score_word_ = 0;
+  }
+  int64_t score_steps() const { return (score_words_ - score_word_) / kStepWords; }
+
+  // sums[column][query] += columns[column][pair of keys] · weights[pair of keys][query], for multiples of kTileKeys
+  // columns and of 16 pairs.
+  void TakeSums(const float* columns, int64_t column_stride, int64_t count, const float* weights, int64_t pairs,
+                float* sums) {
+    columns_ = columns;
+    weights_ = weights;
+    sums_ = sums;
+    column_stride_ = column_stride;
+    pairs_ = pairs;
+    pair_ = 0;
+    sum_steps_ = pairs > 0 ? count / kTileKeys * (pairs / kStepWords) : 0;
+  }
+  int64_t sum_steps() const { return sum_steps_; }
+
+  // The next step of scores, or of sums when all scores are computed. There must be one.
+  NPU_SIMD_INLINE void Step() { score_word_ < score_words_ ? ScoreStep() : SumStep(); }
+
+  // Computes and stores the scores that are left.
+  void FinishScores() {
+    amx::CompilerBarrier();
+    while (score_word_ < score_words_) ScoreStep();
+    if (in_tiles_ == Held::kScores) StoreTiles();
+    amx::CompilerBarrier();
+  }
   void Finish() {
-    while (!sums_.done()) sums_.Step();
-    scores_.Finish();
+    FinishScores();
+    while (sum_steps_ > 0) SumStep();
+    StoreTiles();
+    amx::CompilerBarrier();
   }
 
  private:
-  TileSums<Dot, kVectors> sums_;
-  TileScores<Dot, kVectors> scores_;
+  enum class Held { kNothing, kScores, kSums };
+
+  void StoreTiles() {
+    if (in_tiles_ != Held::kNothing) Block::StoreTo(before_, kRowBytes);
+    in_tiles_ = Held::kNothing;
+    before_ = spare_;
+  }
+
+  NPU_SIMD_INLINE void ScoreStep() {
+    const auto* keys = reinterpret_cast<const char*>(keys_ + score_word_);
+    const auto* queries = reinterpret_cast<const char*>(queries_ + score_word_ * kWidth);
+    if (score_word_ == 0) {
+      Block::template AddFirst<Dot, true, false, /*kFromMemory=*/false>(before_, nullptr, kRowBytes, keys,
+                                                                        key_stride_ * 4, queries, kRowBytes);
+      before_ = scores_;
+      in_tiles_ = Held::kScores;
+    } else {
+      Block::template Add<Dot, true, false>(keys, key_stride_ * 4, queries, kRowBytes);
+    }
+    score_word_ += kStepWords;
+  }
+
+  NPU_SIMD_INLINE void SumStep() {
+    const auto* columns = reinterpret_cast<const char*>(columns_ + pair_);
+    const auto* weights = reinterpret_cast<const char*>(weights_ + pair_ * kWidth);
+    if (pair_ == 0 || in_tiles_ != Held::kSums) {
+      Block::template AddFirst<Dot, true, false, /*kFromMemory=*/true>(before_, sums_, kRowBytes, columns,
+                                                                       column_stride_ * 4, weights, kRowBytes);
+      before_ = sums_;
+      in_tiles_ = Held::kSums;
+    } else {
+      Block::template Add<Dot, true, false>(columns, column_stride_ * 4, weights, kRowBytes);
+    }
+    --sum_steps_;
+    pair_ += kStepWords;
+    if (pair_ < pairs_) return;
+    pair_ = 0;
+    columns_ += kTileKeys * column_stride_;
+    sums_ += kTileKeys * kWidth;
+  }
+
+  float* spare_;
+  float* before_;  // where the sums in the tiles belong
+  Held in_tiles_ = Held::kNothing;
+  const float *keys_ = nullptr, *queries_ = nullptr;
+  float* scores_ = nullptr;
+  int64_t key_stride_ = 0, score_words_ = 0, score_word_ = 0;
+  const float *columns_ = nullptr, *weights_ = nullptr;
+  float* sums_ = nullptr;
+  int64_t column_stride_ = 0, pairs_ = 0, pair_ = 0, sum_steps_ = 0;
 };
-
-#else
-
-struct TileScope {};
-template <class Dot, int kVectors>
-class TileProducts;
-
-#endif
 
 }  // namespace npu::attention
