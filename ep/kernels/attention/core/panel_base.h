@@ -54,23 +54,49 @@ class PanelBase {
     std::fill_n(max, kWidth, kNegativeInfinity);
     std::fill_n(b_.sum + panel * kWidth, kWidth, 0.0f);
     std::fill_n(b_.sums + panel * b_.value_stride * kWidth, b_.value_stride * kWidth, 0.0f);
+    RowPlace places[kWidth];
+    RowPlaces next(p_, item_, panel * kWidth);
     for (int64_t lane = 0; lane < kWidth; ++lane) {
       KeyRange keys;  // none for a lane without a row
-      if (lane < rows) keys = KeysOfRow(s_, PlaceOf(p_, item_, panel * kWidth + lane).query);
+      if (lane < rows) {
+        places[lane] = next.Next();
+        keys = KeysOfRow(s_, places[lane].query);
+      }
       b_.first_key[panel * kWidth + lane] = static_cast<int32_t>(std::max(keys.begin, item_.key_begin));
       b_.last_key[panel * kWidth + lane] = static_cast<int32_t>(std::min(keys.end, item_.key_end));
     }
     b_.seen[panel] = SeenBy(panel);
-    const int64_t row_words = b_.padded_words;
     for (int v = 0; v < kVectors; ++v) {
-      std::fill_n(b_.rows, kLanes * row_words, 0.0f);
-      for (int64_t lane = 0; lane < kLanes && v * kLanes + lane < rows; ++lane) {
-        CopyQuery(p_, item_, panel * kWidth + v * kLanes + lane,
-                  reinterpret_cast<Element*>(b_.rows + lane * row_words));
+      TransposeQueries(places + v * kLanes, std::clamp<int64_t>(rows - v * kLanes, 0, kLanes),
+                       b_.queries + panel * b_.padded_words * kWidth + v * kLanes);
+    }
+  }
+
+  // to[word][kWidth] = the words of the queries at these places, zeros beside them. Read in place, or from copies if they
+  // have to be converted, padded or joined with other columns.
+  void TransposeQueries(const RowPlace* places, int64_t count, float* to) {
+    const int64_t row_words = b_.padded_words;
+    const bool in_place = p_.query_dtype == DTypeOf<Element>::value && p_.rope_size == 0 &&
+                          p_.head_size == row_words * Math::kElements;
+    const float* from[kLanes];
+    if (!in_place || count < kLanes) std::fill_n(b_.rows, kLanes * row_words, 0.0f);
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      float* copy = b_.rows + lane * row_words;
+      from[lane] = copy;
+      if (lane >= count) continue;
+      const RowPlace& at = places[lane];
+      if (in_place) {
+        from[lane] = reinterpret_cast<const float*>(static_cast<const Element*>(p_.query.data) + s_.query +
+                                                    at.head * p_.query.head_stride + at.query * p_.query.row_stride);
+      } else {
+        CopyQuery(p_, s_, at, reinterpret_cast<Element*>(copy));
       }
-      for (int64_t word = 0; word < row_words; word += kLanes) {
-        TransposeTo(b_.rows + word, row_words, b_.queries + (panel * row_words + word) * kWidth + v * kLanes, kWidth);
-      }
+    }
+    for (int64_t word = 0; word < row_words; word += kLanes) {
+      Vec block[kLanes];
+      for (int i = 0; i < kLanes; ++i) block[i] = Load(from[i] + word);
+      Transpose(block);
+      for (int i = 0; i < kLanes; ++i) Store(to + (word + i) * kWidth, block[i]);
     }
   }
 

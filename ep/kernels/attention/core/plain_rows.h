@@ -20,8 +20,9 @@ bool StorePlainRows(const Problem& p, const Item& item, int64_t first, int64_t c
                     int64_t column_stride, Vec weights, T* output) {
   const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
   T* to[kLanes];
+  RowPlaces places(p, item, first);
   for (int64_t lane = 0; lane < count; ++lane) {
-    const RowPlace at = PlaceOf(p, item, first + lane);
+    const RowPlace at = places.Next();
     to[lane] = output + s.output + at.head * p.output.head_stride + at.query * p.output.row_stride;
   }
   const Vec inverse = weights == 0.0f ? Vec{} : 1.0f / weights;  // a row may see no keys

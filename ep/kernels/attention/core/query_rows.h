@@ -44,13 +44,29 @@ inline RowPlace PlaceOf(const Problem& p, const Item& item, int64_t r) {
   return {(item.row_begin + r) / group, item.key_head * group + (item.row_begin + r) % group};
 }
 
+// The places of consecutive rows of an item, without a division for each.
+class RowPlaces {
+ public:
+  RowPlaces(const Problem& p, const Item& item, int64_t first)
+      : at_(PlaceOf(p, item, first)),
+        first_head_(item.key_head * (p.heads / p.key_heads)),
+        end_head_((item.key_head + 1) * (p.heads / p.key_heads)) {}
+  RowPlace Next() {
+    const RowPlace at = at_;
+    if (++at_.head == end_head_) at_ = {at_.query + 1, first_head_};
+    return at;
+  }
+
+ private:
+  RowPlace at_;
+  int64_t first_head_, end_head_;
+};
+
 void QueryAsFloats(const Problem& p, const Rows& rows, DType dtype, int64_t offset, int64_t columns, float* to);
 
-// Copies query r, followed by its rope columns, as floats or, if its type is U, unconverted.
+// Copies a query, followed by its rope columns, as floats or, if its type is U, unconverted.
 template <class U>
-void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
-  const Sequence& s = p.sequences[static_cast<size_t>(item.sequence)];
-  const RowPlace at = PlaceOf(p, item, r);
+void CopyQuery(const Problem& p, const Sequence& s, const RowPlace& at, U* to) {
   const auto copy = [&](const Rows& rows, DType dtype, int64_t offset, int64_t columns, U* first) {
     offset += at.head * rows.head_stride + at.query * rows.row_stride;
     if constexpr (std::is_same_v<U, float>) {
@@ -61,6 +77,11 @@ void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
   };
   copy(p.query, p.query_dtype, s.query, p.head_size, to);
   if (p.rope_size > 0) copy(p.query_rope, p.key_rope.dtype, s.query_rope, p.rope_size, to + p.head_size);
+}
+
+template <class U>
+void CopyQuery(const Problem& p, const Item& item, int64_t r, U* to) {
+  CopyQuery(p, p.sequences[static_cast<size_t>(item.sequence)], PlaceOf(p, item, r), to);
 }
 
 // The state of a row after some of its keys: the maximum score (in units of log 2), the sum of 2^(score - maximum), and
