@@ -129,10 +129,11 @@ const MicroKernel* AmxKernel(DType dtype, PanelFormat format);
 const MicroKernel* IntegerDotKernel(DType a);       // panels of quads
 const MicroKernel& IntegerKernel(bool unsigned_a);  // of every level, panels of quads
 
-// Create one around the micro-kernels of a thread: configures the tile registers if the kernel uses them.
+// Create one around the micro-kernels of a thread: configures the tile registers if the kernel uses them. With `rows`
+// they multiply slivers of as many rows only, of which no others are read.
 class ScopedTiles {
  public:
-  explicit ScopedTiles(const MicroKernel& kernel);
+  explicit ScopedTiles(const MicroKernel& kernel, int64_t rows = kMaxSliverRows);
   ~ScopedTiles();
   ScopedTiles(const ScopedTiles&) = delete;
   ScopedTiles& operator=(const ScopedTiles&) = delete;

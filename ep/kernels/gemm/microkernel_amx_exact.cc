@@ -173,8 +173,8 @@ void StoreHeldTiles(AmxWork& work) {
   work.held = nullptr;
 }
 
-ScopedTiles::ScopedTiles(const MicroKernel& kernel) : active_(kernel.uses_tiles()) {
-  if (active_) amx::ConfigureFullTiles();
+ScopedTiles::ScopedTiles(const MicroKernel& kernel, int64_t rows) : active_(kernel.uses_tiles()) {
+  if (active_) amx::ConfigureTiles(static_cast<int>(rows));
 }
 ScopedTiles::~ScopedTiles() {
   if (active_) amx::Release();
@@ -184,7 +184,7 @@ ScopedTiles::~ScopedTiles() {
 
 const MicroKernel* AmxKernel(DType, PanelFormat) { return nullptr; }
 void StoreHeldTiles(AmxWork&) {}
-ScopedTiles::ScopedTiles(const MicroKernel&) : active_(false) {}
+ScopedTiles::ScopedTiles(const MicroKernel&, int64_t) : active_(false) {}
 ScopedTiles::~ScopedTiles() = default;
 
 #endif

@@ -93,7 +93,7 @@ void Product::RunSlivers(int64_t sliver_begin, int64_t sliver_end) {
 }
 
 void Product::RunPart(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end) {
-  ScopedTiles tiles(kernel_);
+  ScopedTiles tiles(kernel_, blocking_.slivers == 1 ? a_.rows : kMaxSliverRows);
   for (int64_t s = sliver_begin; s < sliver_end; s += blocking_.block_slivers) {
     const int64_t stop = std::min(sliver_end, s + blocking_.block_slivers);
     for (int64_t p = panel_begin; p < panel_end; p += blocking_.group_panels) {
@@ -223,10 +223,12 @@ const int32_t* Product::SumsOfRows() const {
 bool Product::InPlace(int64_t s, int64_t depth) const {
   if (a_.column_stride != 1 || !HoldsAsIs(kernel_.sliver_format, dtype_)) return false;
   const int64_t rows = SliverRowsAt(s);
-  if (rows % kernel_.row_multiple != 0 || depth % kernel_.depth_multiple != 0) return false;
-  // Rows a multiple of a page apart map to the same set of the L1 cache.
-  constexpr int64_t kPageBytes = 4096;
-  return rows == 1 || a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
+  if (rows != ReadRows(s) || depth % kernel_.depth_multiple != 0) return false;
+  // Rows a multiple of a page apart map to the same set of the L1 cache. Tile registers, which read rows past it, do
+  // not mind a few.
+  constexpr int64_t kPageBytes = 4096, kTileRowsInSet = 8;
+  return rows <= (uses_tiles_ ? kTileRowsInSet : 1) ||
+         a_.row_stride * ElementBytes(kernel_.sliver_format) % kPageBytes != 0;
 }
 
 Product::SliverRun Product::PackedSlivers(const char* data, int64_t s) const {

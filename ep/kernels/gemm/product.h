@@ -81,6 +81,10 @@ class Product {
   int64_t SliverRowsAt(int64_t s) const { return std::min(blocking_.sliver_rows, a_.rows - s * blocking_.sliver_rows); }
   int64_t ColumnsAt(int64_t n0) const { return std::min<int64_t>(kPanelColumns, b_.columns - n0); }
 
+  // Of A that a micro-kernel reads for sliver s. Tile registers are configured for a single sliver as it is.
+  int64_t ReadRows(int64_t s) const {
+    return uses_tiles_ && blocking_.slivers == 1 ? a_.rows : kernel_.StoredRows(SliverRowsAt(s));
+  }
   bool InPlace(int64_t s, int64_t depth) const;
   // Sliver s as packed at `data`, and those after it with as many rows.
   SliverRun PackedSlivers(const char* data, int64_t s) const;

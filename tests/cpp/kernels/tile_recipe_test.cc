@@ -85,6 +85,19 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
   }
 }
 
+// Nothing is packed to as many rows as a tile has, and no rows are read but those of A.
+TEST_CASE("child: tiles have as many rows as a product of few" * doctest::skip()) {
+  for (const DType dtype : {DType::kBFloat16, DType::kFloat16})
+    for (const int64_t m : {3, 8, 16, 20, 31}) {
+      CAPTURE(m);
+      constexpr int64_t kSteps = 64 / 32 * (576 / 32);
+      const TileCounts counts = CountsOf("MatMul", dtype, m, 64, 576);
+      CHECK(counts.hinted_loads == (m > 16 ? 2 : 1) * kSteps);
+      CHECK(counts.loads == 2 * kSteps);
+      CHECK(counts.lines == kSteps * (m + 2 * 16));
+    }
+}
+
 // The 32 rows of a tile are gated and stored with 16 steps of the next one, whose first has stored the sums; after the
 // last one of each of two threads no products follow.
 TEST_CASE("child: the gate of a product is computed beside its steps" * doctest::skip()) {
@@ -121,6 +134,7 @@ TEST_CASE("tile instructions are in the order on which their speed depends") {
   };
   passes("child: products in tiles follow the recipe", "1");
   passes("child: few rows of a product in tiles load B once", "1");
+  passes("child: tiles have as many rows as a product of few", "1");
   passes("child: the gate of a product is computed beside its steps", "1");
   passes("child: products of attention are computed beside exponentials", "1", "1");
   if (Features().avx512_bf16) passes("child: float16 in parts follows the recipe", "0");
