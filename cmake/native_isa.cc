@@ -4,6 +4,8 @@
 
 #include "ep/runtime/environment.cc"
 #include "ep/runtime/error.cc"
+#include "ep/runtime/hidden_float16_tiles.cc"
 #include "ep/runtime/isa.cc"
+#include "ep/runtime/log.cc"
 
 int main() { std::puts(npu::NameOf(npu::LibraryLevel(npu::ActiveIsa()))); }

@@ -147,6 +147,7 @@ Runtime::Runtime() {
   // Variables that are read again later: an invalid value is reported here, before any work.
   LogLevelFromEnvironment();
   LaunchBlockingFromEnvironment();
+  Features();
   const AllocatorSettings settings = AllocatorSettingsFromEnvironment();
   backend_ = BackendFromEnvironment().make();
   if (FaultInjectionFromEnvironment()) backend_ = std::make_unique<FaultInjection>(std::move(backend_));

@@ -124,6 +124,11 @@ std::optional<Isa> IsaFromEnvironment() {
   return ParseIsa("ORT_NPU_ISA", *value);
 }
 
+bool Float16TilesAreTriedFromEnvironment() {
+  const auto value = Get("ORT_NPU_AMX_FP16");
+  return value && ParseSwitch("ORT_NPU_AMX_FP16", *value);
+}
+
 bool LaunchBlockingFromEnvironment() {
   const auto value = Get("ORT_NPU_LAUNCH_BLOCKING");
   return value && ParseSwitch("ORT_NPU_LAUNCH_BLOCKING", *value);

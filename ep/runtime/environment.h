@@ -31,6 +31,7 @@ std::optional<size_t> MemoryLimitFromEnvironment();       // ORT_NPU_MEMORY_LIMI
 std::optional<std::string> DeviceNameFromEnvironment();   // ORT_NPU_DEVICE_NAME
 std::optional<int> NumThreadsFromEnvironment();           // ORT_NPU_NUM_THREADS
 std::optional<Isa> IsaFromEnvironment();                  // ORT_NPU_ISA
+bool Float16TilesAreTriedFromEnvironment();               // ORT_NPU_AMX_FP16, default 0
 bool LaunchBlockingFromEnvironment();                     // ORT_NPU_LAUNCH_BLOCKING, default 0
 LogLevel LogLevelFromEnvironment();                       // ORT_NPU_LOG, default warning
 bool CpuFallbackDisabledFromEnvironment();                // TORCH_NPU_FALLBACK_CPU_DISABLE, default 0

@@ -4,6 +4,8 @@
 
 #include "ep/runtime/environment.h"
 #include "ep/runtime/error.h"
+#include "ep/runtime/hidden_float16_tiles.h"
+#include "ep/runtime/log.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -141,9 +143,24 @@ const Active& ActiveSet() {
   return active;
 }
 
+CpuFeatures WithWhatIsHidden(const Active& active) {
+  CpuFeatures f = active.features;
+  if (f.amx_fp16 || !Float16TilesAreTriedFromEnvironment()) return f;
+  f.amx_fp16 = f.amx_bf16 && HasHiddenFloat16Tiles();
+  if (!f.amx_fp16) {
+    NPU_LOG(kWarning, "environment variable ORT_NPU_AMX_FP16=1 has no effect: ",
+            f.amx_bf16 ? "this processor cannot multiply float16 in tile registers (AMX-FP16)"
+                       : Concat("no tile registers at level ", NameOf(active.isa)));
+  }
+  return f;
+}
+
 }  // namespace
 
-const CpuFeatures& Features() { return ActiveSet().features; }
+const CpuFeatures& Features() {
+  static const CpuFeatures features = WithWhatIsHidden(ActiveSet());
+  return features;
+}
 Isa ActiveIsa() { return ActiveSet().isa; }
 
 const char* NameOf(Isa isa) {

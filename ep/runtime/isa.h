@@ -16,8 +16,8 @@ struct CpuFeatures {
   bool neon_bf16 = false;  // matrix products of bfloat16 and of 8-bit integers
 };
 
-// The features, limited by ORT_NPU_ISA. Throws Error(kInvalidArgument) when it names an unknown level or one that this
-// machine lacks.
+// The features, limited by ORT_NPU_ISA and extended by ORT_NPU_AMX_FP16. Throws Error(kInvalidArgument) when the former
+// names an unknown level or one that this machine lacks.
 const CpuFeatures& Features();
 Isa ActiveIsa();
 const char* NameOf(Isa isa);

@@ -4,7 +4,8 @@
 //
 //   LD_PRELOAD=libnpu_tile_emulator.so ORT_NPU_ISA=amx PROGRAM
 //
-// With NPU_TILE_EMULATOR_FLOAT16=0 the products of float16 are missing, as on machines before AMX-FP16. With
+// With NPU_TILE_EMULATOR_FLOAT16=missing the products of float16 are illegal instructions, as on machines before
+// AMX-FP16; with =hidden they are executed, but not reported, as under hypervisors that hide that feature. With
 // NPU_TILE_EMULATOR_REPORT set, a process prints at exit how many tile instructions it executed. A test takes
 // more detailed counts itself (tile_counts.h).
 #include <cpuid.h>
@@ -25,11 +26,15 @@
 // Called by ep/runtime/isa.cc.
 extern "C" __attribute__((visibility("default"))) bool npu_tiles_are_emulated() { return true; }
 extern "C" __attribute__((visibility("default"))) bool npu_float16_tiles_are_emulated() {
-  const char* setting = std::getenv("NPU_TILE_EMULATOR_FLOAT16");
-  return setting == nullptr || setting[0] != '0';
+  return std::getenv("NPU_TILE_EMULATOR_FLOAT16") == nullptr;
 }
 
 namespace {
+
+bool Float16TilesAreMissing() {
+  const char* setting = std::getenv("NPU_TILE_EMULATOR_FLOAT16");
+  return setting != nullptr && std::strcmp(setting, "missing") == 0;
+}
 
 constexpr int kTiles = 8, kRows = 16, kRowBytes = 64;
 
@@ -294,7 +299,7 @@ int Execute(const uint8_t* code, const greg_t* general) {
     } else if (i.opcode == 0x5C && i.prefix == 2) {
       Multiply(i.reg, i.rm, i.second_source, FromBFloat16);  // tdpbf16ps
     } else if (i.opcode == 0x5C && i.prefix == 3) {
-      Expect(npu_float16_tiles_are_emulated(), "tdpfp16ps, which this machine was said to lack");
+      if (Float16TilesAreMissing()) return 0;
       Multiply(i.reg, i.rm, i.second_source, FromFloat16);  // tdpfp16ps
     } else if (i.opcode == 0x5E) {
       // tdpbuud, tdpbusd, tdpbsud, tdpbssd by prefix: none, 66, F3, F2
@@ -368,18 +373,27 @@ void TakeVectors(const fpregset_t saved) {
   }
 }
 
-void OnIllegalInstruction(int signal_number, siginfo_t*, void* context) {
+struct sigaction of_program = {};  // the handler that the program believes to be installed
+
+// Not a tile instruction, or one that this machine lacks.
+void PassOn(int signal_number, siginfo_t* info, void* context) {
+  if ((of_program.sa_flags & SA_SIGINFO) != 0) {
+    of_program.sa_sigaction(signal_number, info, context);
+  } else if (of_program.sa_handler != SIG_DFL && of_program.sa_handler != SIG_IGN) {
+    of_program.sa_handler(signal_number);
+  } else {  // it is executed again and ends the process
+    RealSigaction()(signal_number, &of_program, nullptr);
+  }
+}
+
+void OnIllegalInstruction(int signal_number, siginfo_t* info, void* context) {
   auto& machine = static_cast<ucontext_t*>(context)->uc_mcontext;
   TakeVectors(machine.fpregs);
   TakeConfigurationOfMachine(machine.fpregs);
   const int length = Execute(reinterpret_cast<const uint8_t*>(machine.gregs[REG_RIP]), machine.gregs);
-  if (length == 0) {  // not a tile instruction: it is executed again and ends the process
-    struct sigaction standard = {};
-    standard.sa_handler = SIG_DFL;
-    RealSigaction()(signal_number, &standard, nullptr);
-  }
+  if (length == 0) return PassOn(signal_number, info, context);
   machine.gregs[REG_RIP] += length;
-  if (length > 0) ++executed;
+  ++executed;
 }
 
 [[maybe_unused]] const bool installed = [] {
@@ -406,8 +420,11 @@ extern "C" TileCounts npu_take_tile_counts() {
           .products_after_vectors = counts.products_after_vectors.exchange(0)};
 }
 
-// doctest and Python's faulthandler install crash handlers of their own, which would replace this one.
+// doctest, Python's faulthandler and the runtime install handlers of their own, which would replace this one.
 extern "C" __attribute__((visibility("default"))) int sigaction(int number, const struct sigaction* action,
                                                                 struct sigaction* old) {
-  return RealSigaction()(number, number == SIGILL ? nullptr : action, old);
+  if (number != SIGILL) return RealSigaction()(number, action, old);
+  if (old != nullptr) *old = of_program;
+  if (action != nullptr) of_program = *action;
+  return 0;
 }

@@ -78,6 +78,7 @@ TEST_CASE("Runtime::Instance names the invalid variable") {
                                                                       {"ORT_NPU_MEMORY_LIMIT", "-1"},
                                                                       {"ORT_NPU_NUM_THREADS", "many"},
                                                                       {"ORT_NPU_ISA", "sse"},
+                                                                      {"ORT_NPU_AMX_FP16", "yes"},
                                                                       {"ORT_NPU_LAUNCH_BLOCKING", "yes"},
                                                                       {"ORT_NPU_LOG", "loud"}}) {
     CAPTURE(name);

@@ -20,12 +20,12 @@ inline bool MachineHasTiles() {
 
 // `test_cases` is a name or wildcard; `more` are further environment variables.
 inline ChildResult RunWithTiles(const std::string& test_cases, const std::map<std::string, std::string>& more = {}) {
-  std::map<std::string, std::string> environment = {
-      {"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
-      {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // the emulator is loaded before AddressSanitizer's library
-      {"NPU_TILE_EMULATOR_REPORT", "1"},
-      {"ORT_NPU_ISA", "amx"}};
-  environment.insert(more.begin(), more.end());
+  std::map<std::string, std::string> environment = more;
+  environment.insert(
+      {{"LD_PRELOAD", FolderOfThisProgram() + "/libnpu_tile_emulator.so"},
+       {"ASAN_OPTIONS", "verify_asan_link_order=0"},  // the emulator is loaded before AddressSanitizer's library
+       {"NPU_TILE_EMULATOR_REPORT", "1"},
+       {"ORT_NPU_ISA", "amx"}});
   return RunTestCase(test_cases, environment, std::chrono::minutes(30));
 }
 
