@@ -9,11 +9,13 @@ from typing import Any
 def context_length(config: Mapping[str, Any]) -> int | None:
     """Return the most tokens of a row, or None if the configuration (of transformers) has no limit.
 
-    Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for.
+    Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for,
+    also where only some kinds of layers have it: others are those with a window.
     """
     trained = config.get("max_position_embeddings")
     if not trained:
         return None
     rotary = config.get("rope_parameters") or {}
-    factor = rotary.get("factor", 1) if rotary.get("rope_type") == "dynamic" else 1
-    return int(trained * factor)
+    scalings = [rotary, *(each for each in rotary.values() if isinstance(each, Mapping))]
+    factors = [each.get("factor", 1) for each in scalings if each.get("rope_type") == "dynamic"]
+    return int(trained * max(factors, default=1))

@@ -148,6 +148,15 @@ def test_ragged_prefill_and_decode_match_transformers(exported, kind, cache, pro
         np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
 
 
+def empty_past(session, rows):
+    """Return growing caches without tokens."""
+    return {
+        value.name: np.zeros((rows, value.shape[1], 0, value.shape[3]), np.float32)
+        for value in session.get_inputs()
+        if value.name.startswith("past")
+    }
+
+
 def last_logits(session, past, ids, mask):
     """Return the last token's logits [B, V] and the grown cache, for left-padded rows."""
     positions = np.maximum(mask.cumsum(1) - 1, 0)[:, -ids.shape[1] :]
@@ -169,11 +178,7 @@ def test_second_turn_matches_transformers(exported, kind, provider):
     """Several new tokens at once, after what a ragged prompt left in the cache."""
     model, directory, _ = exported(kind, cache="dynamic")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
-    past = {
-        value.name: np.zeros((2, value.shape[1], 0, value.shape[3]), np.float32)
-        for value in session.get_inputs()
-        if value.name.startswith("past")
-    }
+    past = empty_past(session, 2)
     first = np.array([[0, 0, 5, 7, 9], [3, 4, 5, 6, 7]], np.int64)
     second = np.array([[41, 42, 43, 44], [51, 52, 53, 54]], np.int64)
     shown = np.array([[0, 0, 1, 1, 1], [1, 1, 1, 1, 1]], np.int64)
@@ -194,11 +199,7 @@ def test_all_logits_match_transformers(exported, provider):
     ids = np.array([[3, 14, 15, 92, 65], [0, 0, 35, 89, 79]], np.int64)
     mask = np.array([[1, 1, 1, 1, 1], [0, 0, 1, 1, 1]], np.int64)
     positions = np.maximum(mask.cumsum(1) - 1, 0)
-    past = {
-        i.name: np.zeros((2, i.shape[1], 0, i.shape[3]), np.float32)
-        for i in session.get_inputs()
-        if i.name.startswith("past")
-    }
+    past = empty_past(session, 2)
     inputs = {"input_ids": ids, "attention_mask": mask, "position_ids": positions, **past}
     logits, *present = session.run(None, inputs)
     assert logits.shape == (2, 5, 97)
@@ -224,11 +225,7 @@ def test_right_padding_in_attention_mask(exported, provider):
     """onnxruntime-genai pads prompts on the right and masks the gap in every later step."""
     model, directory, _ = exported("llama", cache="dynamic", logits="all")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
-    past = {
-        i.name: np.zeros((1, i.shape[1], 0, i.shape[3]), np.float32)
-        for i in session.get_inputs()
-        if i.name.startswith("past")
-    }
+    past = empty_past(session, 1)
     tokens = [5, 6, 7, 8]
     mask = np.array([[1, 1, 1, 0, 0]], np.int64)
     ids = np.array([[5, 6, 7, 0, 0]], np.int64)

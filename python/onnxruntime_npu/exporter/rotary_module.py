@@ -14,51 +14,87 @@ import torch
 from torch import nn
 
 from .proof import Findings, NotProven, attempt, compare
-from .roles.frequencies import DynamicFrequencies, Frequencies, LongFrequencies
+from .roles.frequencies import DynamicFrequencies, LongFrequencies
 from .roles.rotary import fresh_rotary, rows_around
+
+_KINDS = (DynamicFrequencies, LongFrequencies)
 
 
 class LengthRotary(nn.Module):
-    """The original's tables with the frequencies of each row's length."""
+    """The original's tables with the frequencies of each row's length.
 
-    def __init__(self, original: Any, frequencies: Frequencies) -> None:
+    A model whose kinds of layers have frequencies of their own asks for those of one kind.
+    """
+
+    def __init__(self, original: Any) -> None:
         super().__init__()
-        self.frequencies = frequencies
-        self.scaling = original.attention_scaling
+        self.original = original
+        self.frequencies = nn.ModuleDict()  # by the original's names
         self._tables = inspect.unwrap(type(original).forward)  # without the choice of frequencies
 
-    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> Any:
+    def forward(
+        self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
+    ) -> Any:
         """Return the tables for position_ids [B, S], of x's dtype."""
+        arguments = (x, position_ids, *_named(layer_type))
+        name = _name("inv_freq", layer_type)
+        if name not in self.frequencies:
+            return self._tables(self.original, *arguments)
         lengths = position_ids.amax(1).view(-1, 1, 1, 1) + 1
-        pairs = self.frequencies(lengths).squeeze(1).chunk(2, -1)[0]  # [B, 1, D / 2]
-        state = SimpleNamespace(inv_freq=pairs, attention_scaling=self.scaling)
-        return self._tables(state, x, position_ids)
+        pairs = self.frequencies[name](lengths).squeeze(1).chunk(2, -1)[0]  # [B, 1, D / 2]
+        scaling = _name("attention_scaling", layer_type)
+        state = {name: pairs, scaling: getattr(self.original, scaling)}
+        return self._tables(SimpleNamespace(**state), *arguments)
 
 
 def follow_lengths(model: Any, findings: Findings) -> None:
     """Replace rotary embeddings whose frequencies depend on the length by proven ones."""
     for name, module in list(model.named_modules()):
-        kinds = [k for k in (DynamicFrequencies, LongFrequencies)
-                 if getattr(module, "rope_type", None) == k.rope_type]  # fmt: skip
-        for kind in kinds:
-            try:
-                model.set_submodule(name, attempt(_proven, module, kind))
-            except NotProven as error:
-                reason = f"frequencies are those of a batch's longest row: {error}"
-                findings.keep(name, "rotary", reason)
+        types = getattr(module, "rope_type", None)
+        by_layer = types if isinstance(types, dict) else {None: types}
+        if not any(kind.rope_type in by_layer.values() for kind in _KINDS):
+            continue
+        try:
+            model.set_submodule(name, attempt(_proven, module, by_layer))
+        except NotProven as error:
+            reason = f"frequencies are those of a batch's longest row: {error}"
+            findings.keep(name, "rotary", reason)
 
 
-def _proven(original: Any, kind: type[DynamicFrequencies | LongFrequencies]) -> LengthRotary:
+def _name(name: str, layer_type: str | None) -> str:
+    """Return the name of an attribute of a rotary embedding, for a kind of layer."""
+    return name if layer_type is None else f"{layer_type}_{name}"
+
+
+def _named(layer_type: str | None) -> tuple[str, ...]:
+    return () if layer_type is None else (layer_type,)
+
+
+def _proven(original: Any, by_layer: dict[str | None, str]) -> LengthRotary:
     """Return the replacement if rows of several lengths have the original's tables."""
     fresh = fresh_rotary(original)
-    built = LengthRotary(fresh, kind.of(fresh, fresh.inv_freq.float()))
-    for row in rows_around(built.frequencies.limit):
-        alone = _real(fresh_rotary(original)(torch.zeros(1), row))
+    built = LengthRotary(fresh)
+    for layer_type, rope_type in by_layer.items():
+        settings = original.config.rope_parameters
+        if layer_type is not None:
+            settings = settings[layer_type]
+        for kind in _KINDS:
+            if kind.rope_type == rope_type:
+                name = _name("inv_freq", layer_type)
+                frequencies = kind.of(fresh, settings, getattr(fresh, name).float())
+                built.frequencies[name] = frequencies
+                _prove(original, built, frequencies.limit, layer_type)
+    return built
+
+
+def _prove(original: Any, built: LengthRotary, limit: int, layer_type: str | None) -> None:
+    for row in rows_around(limit):
+        alone = _real(fresh_rotary(original)(torch.zeros(1), row, *_named(layer_type)))
         # Beside a row of few tokens, for which the original would take this one's length.
-        ours = _real(built(torch.zeros(1), torch.cat([row, torch.zeros_like(row)])))
+        both = torch.cat([row, torch.zeros_like(row)])
+        ours = _real(built(torch.zeros(1), both, *_named(layer_type)))
         for theirs, table in zip(alone, ours, strict=True):
             compare(theirs[0], table[0], "rotary tables")
-    return built
 
 
 def _real(tables: Any) -> tuple[torch.Tensor, ...]:

@@ -58,12 +58,13 @@ class DynamicFrequencies(Frequencies):
         self.limit = limit
 
     @staticmethod
-    def of(original: Any, frequencies: torch.Tensor) -> DynamicFrequencies:
-        """Read the factor and the trained length of a rotary embedding."""
-        factor = float(original.config.rope_parameters["factor"])
-        if len(frequencies) < 2:
+    def of(original: Any, settings: dict[str, Any], few: torch.Tensor) -> DynamicFrequencies:
+        """Read the factor of ``rope_parameters`` and the trained length of a rotary embedding."""
+        if len(few) < 2:
             raise NotProven("expected two frequencies or more")
-        return DynamicFrequencies(frequencies, factor, int(original.original_max_seq_len))
+        return DynamicFrequencies(
+            few, float(settings["factor"]), int(original.original_max_seq_len)
+        )
 
     def forward(self, lengths: torch.Tensor) -> torch.Tensor:
         """Return the frequencies [B, 1, 1, D]."""
@@ -85,12 +86,12 @@ class LongFrequencies(Frequencies):
         self.limit = limit
 
     @staticmethod
-    def of(original: Any, frequencies: torch.Tensor) -> LongFrequencies:
-        """Read the factors and the trained length of a rotary embedding."""
-        settings = original.config.rope_parameters
+    def of(original: Any, settings: dict[str, Any], few: torch.Tensor) -> LongFrequencies:
+        """Read the factors and the trained length of ``rope_parameters``."""
+        del original
         short, long = (torch.tensor(settings[f"{name}_factor"]) for name in ("short", "long"))
         limit = int(settings["original_max_position_embeddings"])
-        return LongFrequencies(frequencies, frequencies * short / long, limit)
+        return LongFrequencies(few, few * short / long, limit)
 
     def forward(self, lengths: torch.Tensor) -> torch.Tensor:
         """Return the frequencies [B, 1, 1, D]."""

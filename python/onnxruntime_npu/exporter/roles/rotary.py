@@ -41,11 +41,10 @@ class RotaryTables(nn.Module):
 
 
 class RotaryParts(NamedTuple):
-    """The rotary embedding, its frequencies, one per pair of columns, and the tables' factor."""
+    """The rotary embedding, and its frequencies, one per pair of columns."""
 
     original: Any
     frequencies: torch.Tensor
-    scaling: float
 
 
 class RotaryRole(Role[RotaryParts, RotaryTables]):
@@ -60,16 +59,22 @@ class RotaryRole(Role[RotaryParts, RotaryTables]):
         frequencies = getattr(fresh, "inv_freq", None)
         if not isinstance(frequencies, torch.Tensor) or frequencies.dim() != 1:
             raise NotProven("expected rotary_emb.inv_freq, one frequency per pair")
-        scaling = float(getattr(original, "attention_scaling", 1.0))
-        return RotaryParts(fresh, frequencies.detach().float(), scaling)
+        return RotaryParts(fresh, frequencies.detach().float())
 
     def build(self, parts: RotaryParts) -> Iterator[RotaryTables]:
         """Yield the tables of fixed frequencies, and those that the rotary embedding names."""
-        yield RotaryTables(FixedFrequencies(parts.frequencies), parts.scaling)
+        tables = self._cut_out.given[0].get("position_embeddings")
+        if not isinstance(tables, tuple):
+            raise NotProven("expected cosines and sines for every layer")
+        # The tables' factor is what the cosines of position 0 are: some embeddings have another
+        # than their attention_scaling.
+        scaling = float(tables[0][0, 0, 0])
+        yield RotaryTables(FixedFrequencies(parts.frequencies), scaling)
         for kind in (DynamicFrequencies, LongFrequencies):
             if getattr(parts.original, "rope_type", None) == kind.rope_type:
-                frequencies = kind.of(parts.original, parts.frequencies)
-                yield RotaryTables(frequencies, parts.scaling)
+                settings = parts.original.config.rope_parameters
+                frequencies = kind.of(parts.original, settings, parts.frequencies)
+                yield RotaryTables(frequencies, scaling)
 
     def prove(self, original: nn.Module, built: RotaryTables) -> float:
         """Compare with the tables that the model passes to its layers, near and far."""
@@ -89,9 +94,12 @@ class RotaryRole(Role[RotaryParts, RotaryTables]):
 def fresh_rotary(original: nn.Module) -> Any:
     """Return a copy with the frequencies of few tokens: those that depend on the length change."""
     fresh: Any = copy.deepcopy(original)
-    if hasattr(fresh, "original_inv_freq") and hasattr(fresh, "original_max_seq_len"):
-        fresh.inv_freq = fresh.original_inv_freq.clone()
-        fresh.max_seq_len_cached = fresh.original_max_seq_len
+    if hasattr(fresh, "original_max_seq_len"):
+        for name, values in list(fresh.named_buffers()):
+            if name.endswith("original_inv_freq"):  # after the name of a kind of layer, if any
+                prefix = name.removesuffix("original_inv_freq")
+                setattr(fresh, f"{prefix}inv_freq", values.clone())
+                setattr(fresh, f"{prefix}max_seq_len_cached", fresh.original_max_seq_len)
     return fresh
 
 
