@@ -72,12 +72,12 @@ class PanelBase {
     }
   }
 
-  // to[word][kWidth] = the words of the queries at these places, zeros beside them. Read in place, or from copies if they
-  // have to be converted, padded or joined with other columns.
+  // to[word][kWidth] = the words of the queries at these places, zeros beside them. Read in place, or from copies if
+  // they have to be converted, padded or joined with other columns.
   void TransposeQueries(const RowPlace* places, int64_t count, float* to) {
     const int64_t row_words = b_.padded_words;
-    const bool in_place = p_.query_dtype == DTypeOf<Element>::value && p_.rope_size == 0 &&
-                          p_.head_size == row_words * Math::kElements;
+    const bool in_place =
+        p_.query_dtype == DTypeOf<Element>::value && p_.rope_size == 0 && p_.head_size == row_words * Math::kElements;
     const float* from[kLanes];
     if (!in_place || count < kLanes) std::fill_n(b_.rows, kLanes * row_words, 0.0f);
     for (int64_t lane = 0; lane < kLanes; ++lane) {
