@@ -117,7 +117,7 @@ class TilePanelItem : PanelBase<Math, kVectors> {
     } else {
       HideUnseen(panel, key);
     }
-    if (!panel.all_set) Raise(panel, key, factor);
+    if (!panel.all_set) SetReferences(panel, factor);
     if (asks_for_max_) {
       for (int v = 0; v < kVectors; ++v) panel.max[v] = Max(panel.max[v], MaxOfChunk(v) * factor);
     }
@@ -214,19 +214,23 @@ class TilePanelItem : PanelBase<Math, kVectors> {
     return Max(even, odd);
   }
 
+  // Of rows that have seen no key before.
+  [[gnu::noinline]] void SetReferences(Panel& panel, float factor) const {
+    for (int v = 0; v < kVectors; ++v) {
+      const Vec old = panel.reference[v], max = MaxOfChunk(v) * factor;
+      panel.reference[v] = old == kNegativeInfinity ? max : old;
+    }
+    panel.all_set = AllSet(panel);
+  }
+
   // Raises the references to the maximum of the chunk from `key` on, and rescales what was summed before.
   [[gnu::noinline]] void Raise(Panel& panel, int64_t key, float factor) {
     Vec scale[kVectors];
-    bool all_one = true;
     for (int v = 0; v < kVectors; ++v) {
       const Vec old = panel.reference[v], raised = Max(old, MaxOfChunk(v) * factor);
       panel.reference[v] = raised;
-      const Vec ratio = Exp2(old - (raised == kNegativeInfinity ? Vec{} : raised));
-      scale[v] = old == kNegativeInfinity ? Broadcast(1.0f) : ratio;  // nothing is summed yet
-      all_one = all_one && AllEqual(scale[v], 1.0f);
+      scale[v] = Exp2(old - (raised == kNegativeInfinity ? Vec{} : raised));
     }
-    panel.all_set = AllSet(panel);
-    if (all_one) return;
     products_.Finish();
     if (panel.summed < key) {
       TakeSums(panel.part.panel, panel.summed, key, b_.weights[0]);
