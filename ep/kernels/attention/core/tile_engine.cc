@@ -9,9 +9,7 @@
 
 #if defined(__AVX512F__)
 #pragma GCC target("avx512bf16")
-#endif
 
-#if defined(__AVX512F__)
 #include "ep/kernels/attention/core/tile_panel.h"
 #endif
 

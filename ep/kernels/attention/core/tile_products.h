@@ -63,7 +63,7 @@ class TileProducts {
   void FinishScores() {
     amx::CompilerBarrier();
     while (score_word_ < score_words_) ScoreStep();
-    if (in_tiles_ == Held::kScores) StoreTiles();
+    if (before_ == scores_) StoreTiles();
     amx::CompilerBarrier();
   }
   void Finish() {
@@ -74,11 +74,8 @@ class TileProducts {
   }
 
  private:
-  enum class Held { kNothing, kScores, kSums };
-
   void StoreTiles() {
-    if (in_tiles_ != Held::kNothing) Block::StoreTo(before_, kRowBytes);
-    in_tiles_ = Held::kNothing;
+    if (before_ != spare_) Block::StoreTo(before_, kRowBytes);
     before_ = spare_;
   }
 
@@ -89,7 +86,6 @@ class TileProducts {
       Block::template AddFirst<Dot, true, false, /*kFromMemory=*/false>(before_, nullptr, kRowBytes, keys,
                                                                         key_stride_ * 4, queries, kRowBytes);
       before_ = scores_;
-      in_tiles_ = Held::kScores;
     } else {
       Block::template Add<Dot, true, false>(keys, key_stride_ * 4, queries, kRowBytes);
     }
@@ -99,11 +95,10 @@ class TileProducts {
   NPU_SIMD_INLINE void SumStep() {
     const auto* columns = reinterpret_cast<const char*>(columns_ + pair_);
     const auto* weights = reinterpret_cast<const char*>(weights_ + pair_ * kWidth);
-    if (pair_ == 0 || in_tiles_ != Held::kSums) {
+    if (before_ != sums_) {  // a new block, or scores have come between
       Block::template AddFirst<Dot, true, false, /*kFromMemory=*/true>(before_, sums_, kRowBytes, columns,
                                                                        column_stride_ * 4, weights, kRowBytes);
       before_ = sums_;
-      in_tiles_ = Held::kSums;
     } else {
       Block::template Add<Dot, true, false>(columns, column_stride_ * 4, weights, kRowBytes);
     }
@@ -116,8 +111,7 @@ class TileProducts {
   }
 
   float* spare_;
-  float* before_;  // where the sums in the tiles belong
-  Held in_tiles_ = Held::kNothing;
+  float* before_;  // where the sums in the tiles belong; `spare_`: nowhere
   const float *keys_ = nullptr, *queries_ = nullptr;
   float* scores_ = nullptr;
   int64_t key_stride_ = 0, score_words_ = 0, score_word_ = 0;
