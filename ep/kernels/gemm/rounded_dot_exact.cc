@@ -1,6 +1,6 @@
 // Rows of A as int8 times a panel of stored integers. Operations on integers' sums are rounded one by one, as in the
 // reference of an operator; a contracted multiply-add is only used where it is written.
-#include "ep/kernels/gemm/rounded.h"
+#include "ep/kernels/gemm/rounded_dot.h"
 #include "ep/kernels/gemm/stored_row.h"
 #include "ep/runtime/isa.h"
 
@@ -18,10 +18,10 @@ constexpr int64_t kQuadBytes = 2 * kStoredElements * bits / 8;
 
 template <int bits>
 void PlainDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
-  const int64_t results = a.rows - (a.zero_point != 0 ? 1 : 0);
+  const int64_t results = a.results();
   for (int64_t i = 0; i < results * kPanelColumns; ++i) tile[i] = scales.first ? scales.first[i % kPanelColumns] : 0.0f;
   for (int64_t g = 0; g < a.groups; ++g) {
-    int32_t sums[kRoundedRows][kPanelColumns] = {};
+    int32_t sums[kVectorSlivers.rows][kPanelColumns] = {};
     const int64_t end = std::min(a.depth, (g + 1) * a.group);
     for (int64_t k = g * a.group; k < end; k += 4) {
       int32_t elements[4][kPanelColumns];
@@ -42,9 +42,9 @@ void PlainDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& sc
       }
     }
     for (int64_t r = 0; r < results; ++r) {
-      const int64_t at = r * a.groups + g;
+      const int64_t at = g * a.stride + r;
       const float* scale = scales.scale + g * scales.stride;
-      const int32_t of_ones = a.zero_point != 0 ? a.zero_point * a.sums[results * a.groups + g] : 0;
+      const int32_t of_ones = a.zero_point != 0 ? a.zero_point * a.sums[g * a.stride + results] : 0;
       const float row_sum = static_cast<float>(a.sums[at] - of_ones);
       for (int64_t j = 0; j < kPanelColumns; ++j) {
         const int32_t of_zero_point = a.zero_point != 0 ? a.zero_point * sums[results][j] : 0;
@@ -117,13 +117,13 @@ inline __m512 MultiplyAdd(bool integers, __m512 b, __m512 c, __m512 a) {
 template <int bits, int kRows>
 void VnniDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
   __m512i sums[kRows][2];
-  const int results = kRows - (a.zero_point != 0 ? 1 : 0);
+  const int results = static_cast<int>(a.results());
   for (int64_t g = 0; g < a.groups; ++g) {
     const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
     SumQuads<bits, kRows>(a.values + begin * kRows * 4, stored + begin * kQuadBytes<bits>, end - begin, sums);
     __m512i of_zero0 = _mm512_setzero_si512(), of_zero1 = of_zero0;
     if (a.zero_point != 0) {
-      const __m512i shifted = _mm512_set1_epi32(kShift<bits> * a.sums[(kRows - 1) * a.groups + g]);
+      const __m512i shifted = _mm512_set1_epi32(kShift<bits> * a.sums[g * a.stride + kRows - 1]);
       const __m512i zero_point = _mm512_set1_epi32(a.zero_point);
       const __m512i first = sums[kRows - 1][0], last = sums[kRows - 1][1];
       of_zero0 = _mm512_mullo_epi32(zero_point, _mm512_sub_epi32(FirstColumns(first, last), shifted));
@@ -132,14 +132,14 @@ void VnniDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& sca
     const float* scale = scales.scale + g * scales.stride;
     const __m512 scale0 = _mm512_loadu_ps(scale), scale1 = _mm512_loadu_ps(scale + kLanes);
     for (int r = 0; r < results; ++r) {
-      const int64_t at = r * a.groups + g;
+      const int64_t at = g * a.stride + r;
       const __m512i shifted = _mm512_set1_epi32(kShift<bits> * a.sums[at]);
       const __m512i whole0 = _mm512_sub_epi32(FirstColumns(sums[r][0], sums[r][1]), shifted);
       const __m512i whole1 = _mm512_sub_epi32(LastColumns(sums[r][0], sums[r][1]), shifted);
       __m512 sum0 = _mm512_cvtepi32_ps(_mm512_sub_epi32(whole0, of_zero0));
       __m512 sum1 = _mm512_cvtepi32_ps(_mm512_sub_epi32(whole1, of_zero1));
       if (scales.offset) {
-        const int32_t of_zero = a.zero_point == 0 ? 0 : a.zero_point * a.sums[(kRows - 1) * a.groups + g];
+        const int32_t of_zero = a.zero_point == 0 ? 0 : a.zero_point * a.sums[g * a.stride + kRows - 1];
         const __m512 row_sum = _mm512_set1_ps(static_cast<float>(a.sums[at] - of_zero));
         const float* offset = scales.offset + g * scales.stride;
         sum0 = MultiplyAdd(a.integers, _mm512_loadu_ps(offset), row_sum, sum0);
@@ -158,7 +158,7 @@ void VnniDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& sca
 
 template <int bits>
 void VnniDotOfRows(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
-  static constexpr RoundedDotFunction kFunctions[kRoundedRows] = {
+  static constexpr RoundedDotFunction kFunctions[kVectorSlivers.rows] = {
       &VnniDot<bits, 1>, &VnniDot<bits, 2>,  &VnniDot<bits, 3>,  &VnniDot<bits, 4>,
       &VnniDot<bits, 5>, &VnniDot<bits, 6>,  &VnniDot<bits, 7>,  &VnniDot<bits, 8>,
       &VnniDot<bits, 9>, &VnniDot<bits, 10>, &VnniDot<bits, 11>, &VnniDot<bits, 12>};

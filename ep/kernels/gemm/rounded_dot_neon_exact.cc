@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "ep/kernels/gemm/rounded.h"
+#include "ep/kernels/gemm/rounded_dot.h"
 #include "ep/kernels/gemm/stored_row.h"
 
 namespace npu::gemm {
@@ -61,13 +61,13 @@ inline float32x4_t MultiplyAdd(bool integers, float32x4_t b, float32x4_t c, floa
 template <int bits, int kRows>
 void DotRows(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
   int32x4_t sums[kRows][2];
-  const int results = kRows - (a.zero_point != 0 ? 1 : 0);
+  const int results = static_cast<int>(a.results());
   for (int64_t g = 0; g < a.groups; ++g) {
     const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
     SumQuads<bits, kRows>(a.values + begin * kRows * 4, stored + begin * kQuadBytes<bits>, end - begin, sums);
-    const int32_t of_zero = a.zero_point == 0 ? 0 : a.zero_point * a.sums[(kRows - 1) * a.groups + g];
+    const int32_t of_zero = a.zero_point == 0 ? 0 : a.zero_point * a.sums[g * a.stride + kRows - 1];
     for (int r = 0; r < results; ++r) {
-      const int64_t at = r * a.groups + g;
+      const int64_t at = g * a.stride + r;
       const float32x4_t row_scale = vdupq_n_f32(a.scales[at]);
       const float32x4_t row_sum = vdupq_n_f32(static_cast<float>(a.sums[at] - of_zero));
 #pragma GCC unroll 2
@@ -95,7 +95,7 @@ void DotOfRows(const RoundedRows& a, const uint8_t* stored, const PanelScales& s
 
 template <int bits>
 void Dot(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
-  DotOfRows<bits>(a, stored, scales, tile, std::make_integer_sequence<int, kRoundedRows>{});
+  DotOfRows<bits>(a, stored, scales, tile, std::make_integer_sequence<int, kVectorSlivers.rows>{});
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // Floats by int8 and int4 weights: few rows, whose product dequantises in registers, more, which expand panels, and
-// rows that are rounded to int8.
+// rows that are rounded to int8, by vector instructions and tile registers.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -55,6 +55,48 @@ void RoundRows(std::vector<double>& x, int64_t k, int64_t group) {
     }
 }
 
+struct Operands {
+  std::vector<double> x, weight, scale, offset;
+
+  explicit Operands(const Case& c) {
+    Numbers numbers(c.m + 31 * c.n + 1009 * c.k + c.group);
+    const int64_t groups = c.group ? (c.k + c.group - 1) / c.group : 1;
+    for (int64_t i = 0; i < c.m * c.k; ++i) x.push_back(numbers.Integer(-64, 64) / 32);
+    for (int64_t i = 0; i < c.k * c.n; ++i) weight.push_back(numbers.Integer(c.int4 ? -8 : -128, c.int4 ? 8 : 128));
+    for (int64_t i = 0; i < groups * c.n; ++i) {
+      scale.push_back(Bf16(0.001 * numbers.Integer(5, 20)));
+      offset.push_back(numbers.Integer(-9, 9));
+    }
+  }
+};
+
+std::vector<double> Multiply(const Case& c, const Operands& operands) {
+  HostTensor stored = HostTensor::From(DType::kInt8, {c.k, c.n}, operands.weight);
+  if (c.int4) {
+    std::vector<double> words;
+    for (int64_t i = 0; i < c.k * c.n; i += 8) {
+      uint32_t word = 0;
+      for (int64_t t = 0; t < 8; ++t)
+        word |= (static_cast<uint32_t>(static_cast<int32_t>(operands.weight[static_cast<size_t>(i + t)])) & 15u)
+                << (4 * t);
+      words.push_back(static_cast<int32_t>(word));
+    }
+    stored = HostTensor::From(DType::kInt32, {c.k, c.n / 8}, words);
+  }
+  const Shape scales = c.group ? Shape({(c.k + c.group - 1) / c.group, c.n}) : Shape{c.n};
+  RunOptions options;
+  options.attributes = {{"antiquant_group_size", c.group}, {"inner_precise", static_cast<int64_t>(c.rounded)}};
+  options.input_shapes = {Shape({c.m, c.k})};
+  if (c.packed) options.prepack = {1};
+  return RunOp("npu::NPUWeightQuantBatchMatmulV2",
+               {HostTensor::From(DType::kBFloat16, {c.m, c.k}, operands.x), stored,
+                HostTensor::From(DType::kBFloat16, scales, operands.scale),
+                c.offset ? HostTensor::From(DType::kBFloat16, scales, operands.offset) : HostTensor(), HostTensor(),
+                HostTensor(), HostTensor()},
+               options)[0]
+      .values();
+}
+
 void Check(const Case& c) {
   CAPTURE(c.m);
   CAPTURE(c.n);
@@ -64,38 +106,9 @@ void Check(const Case& c) {
   CAPTURE(c.offset);
   CAPTURE(c.packed);
   CAPTURE(c.rounded);
-  Numbers numbers(c.m + 31 * c.n + 1009 * c.k + c.group);
-  const int64_t groups = c.group ? (c.k + c.group - 1) / c.group : 1;
-  std::vector<double> x, weight, scale, offset;
-  for (int64_t i = 0; i < c.m * c.k; ++i) x.push_back(numbers.Integer(-64, 64) / 32);
-  for (int64_t i = 0; i < c.k * c.n; ++i) weight.push_back(numbers.Integer(c.int4 ? -8 : -128, c.int4 ? 8 : 128));
-  for (int64_t i = 0; i < groups * c.n; ++i) {
-    scale.push_back(Bf16(0.001 * numbers.Integer(5, 20)));
-    offset.push_back(numbers.Integer(-9, 9));
-  }
-  HostTensor stored = HostTensor::From(DType::kInt8, {c.k, c.n}, weight);
-  if (c.int4) {
-    std::vector<double> words;
-    for (int64_t i = 0; i < c.k * c.n; i += 8) {
-      uint32_t word = 0;
-      for (int64_t t = 0; t < 8; ++t)
-        word |= (static_cast<uint32_t>(static_cast<int32_t>(weight[static_cast<size_t>(i + t)])) & 15u) << (4 * t);
-      words.push_back(static_cast<int32_t>(word));
-    }
-    stored = HostTensor::From(DType::kInt32, {c.k, c.n / 8}, words);
-  }
-  const Shape scales = c.group ? Shape({groups, c.n}) : Shape{c.n};
-  RunOptions options;
-  options.attributes = {{"antiquant_group_size", c.group}, {"inner_precise", static_cast<int64_t>(c.rounded)}};
-  options.input_shapes = {Shape({c.m, c.k})};
-  if (c.packed) options.prepack = {1};
-  const HostTensor y = RunOp(
-      "npu::NPUWeightQuantBatchMatmulV2",
-      {HostTensor::From(DType::kBFloat16, {c.m, c.k}, x), stored, HostTensor::From(DType::kBFloat16, scales, scale),
-       c.offset ? HostTensor::From(DType::kBFloat16, scales, offset) : HostTensor(), HostTensor(), HostTensor(),
-       HostTensor()},
-      options)[0];
-  const std::vector<double> values = y.values();
+  Operands operands(c);
+  const std::vector<double> values = Multiply(c, operands);
+  auto& [x, weight, scale, offset] = operands;
   if (c.rounded) RoundRows(x, c.k, c.group ? c.group : 128);
   int wrong = 0;
   for (int64_t i = 0; i < c.m; ++i)
@@ -147,7 +160,30 @@ TEST_CASE("weight-only matmul: rows rounded to int8 in groups, and depths that e
   for (const bool int4 : {false, true})
     for (const int64_t group : {32, 4, 132, 1000})
       for (const int64_t k : {64, 600, 77})
-        Check({.m = 3, .n = 40, .k = k, .group = group, .int4 = int4, .offset = true, .rounded = true});
+        for (const int64_t m : {3, 37})
+          Check({.m = m, .n = 40, .k = k, .group = group, .int4 = int4, .offset = true, .rounded = true});
+}
+
+// One token is multiplied by vector instructions and a prompt by tile registers, where there are any.
+TEST_CASE("weight-only matmul: a row rounded to int8 has the same bits alone and among others") {
+  for (const bool int4 : {false, true})
+    for (const bool offset : {false, true})
+      for (const int64_t group : {0, 32, 96, 128}) {
+        CAPTURE(int4);
+        CAPTURE(offset);
+        CAPTURE(group);
+        Case c{.m = 150, .n = 72, .k = 300, .group = group, .int4 = int4, .offset = offset, .rounded = true};
+        const Operands all(c);
+        const std::vector<double> values = Multiply(c, all);
+        for (const int64_t row : {0, 15, 31, 32, 149}) {
+          Case alone = c;
+          alone.m = 1;
+          Operands one = all;
+          one.x.assign(all.x.begin() + row * c.k, all.x.begin() + (row + 1) * c.k);
+          const auto begin = values.begin() + row * c.n;
+          CHECK(Multiply(alone, one) == std::vector<double>(begin, begin + c.n));
+        }
+      }
 }
 
 TEST_CASE("weight-only: the model's shapes tell along which axis constant words hold elements") {

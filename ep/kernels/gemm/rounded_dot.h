@@ -1,0 +1,35 @@
+// Rows of integers times a panel of stored integers (quantized.h), group by group.
+#pragma once
+
+#include <cstdint>
+
+#include "ep/kernels/gemm/rounded_rows.h"
+
+namespace npu::gemm {
+
+// The scales, and the offsets or null, of one panel: rows of `stride` elements, one for each group. `first`, unless it
+// is null, is what sums begin with, one for each column.
+struct PanelScales {
+  const float* scale = nullptr;
+  const float* offset = nullptr;
+  int64_t stride = 0;
+  const float* first = nullptr;
+};
+
+// Of vector instructions: 24 sums of 32 registers.
+inline constexpr SliverOrder kVectorSlivers{.rows = 12, .unit = 4};
+// tile[results][kPanelColumns] = one such sliver times a panel.
+using RoundedDotFunction = void (*)(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales,
+                                    float* tile);
+RoundedDotFunction SelectRoundedDot(int bits);
+RoundedDotFunction NeonRoundedDot(int bits);  // null without the dot products of ARM64
+
+// Of tile registers: two tiles of 16 rows of 64 integers.
+inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
+// The same for all slivers of a block, whose tiles are kTileSlivers.rows * kPanelColumns apart, with the same bits.
+using RoundedTilesFunction = void (*)(const RowRounding& a, const uint8_t* stored, const PanelScales& scales,
+                                      AlignedBuffer& memory, float* tiles);
+// Null without tile registers, and where they take longer: few rows, or groups that fill a small part of a tile.
+RoundedTilesFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
+
+}  // namespace npu::gemm
