@@ -142,7 +142,7 @@ def main() -> None:
     parser.add_argument("--files", nargs="+", default=list(FILES), choices=list(FILES), help="of")
     parser.add_argument("--peers", nargs="*", default=[PEER], choices=[PEER], help="too")
     arguments = harness.parse_arguments(parser)
-    peers = Peers(harness.FOLDER)
+    peers = Peers(harness.FOLDER, arguments.peers)
     for title in arguments.files:
         kind, tolerance = FILES[title]
         before = source(kind, arguments.out) / "model.onnx"

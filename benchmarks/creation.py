@@ -125,7 +125,7 @@ def main() -> None:
         "ort": harness.Spec(functools.partial(session, "CPUExecutionProvider", plain)),
         "openvino": harness.Spec(
             functools.partial(OpenVino, plain, arguments.threads),
-            python=peers.Peers(harness.FOLDER).python,
+            python=peers.Peers(harness.FOLDER, ["openvino"]).python,
         ),
     }
     missing: dict[str, str] = {}

@@ -60,7 +60,7 @@ class Lineup:
 
     def __init__(self, arguments: argparse.Namespace) -> None:
         self.arguments = arguments
-        self.peers = Peers(harness.FOLDER)
+        self.peers = Peers(harness.FOLDER, arguments.peers)
         for name in arguments.peers:
             if reason := self.peers.unavailable.get(name):
                 print(f"without {name}: {reason}", file=sys.stderr, flush=True)

@@ -327,7 +327,7 @@ def main() -> None:
     folder = arguments.out / "networks"
     folder.mkdir(exist_ok=True)
     names = [name for name in NETWORKS if re.search(arguments.only, name)]
-    python = peers.Peers(harness.FOLDER).python
+    python = peers.Peers(harness.FOLDER, ["openvino"]).python
     sessions = functools.partial(Sessions, threads=arguments.threads)
     for dtype in arguments.dtypes:
         paths = {name: file_of(name, dtype, folder) for name in names if has_form(name, dtype)}

@@ -12,9 +12,8 @@ import os
 import subprocess
 import sys
 import venv
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 # torch is requested separately and pinned: an unpinned request may install gigabytes of GPU
@@ -33,33 +32,37 @@ PEERS = {
     "openvino": ["openvino==2026.4.1"],
     "llama.cpp": ["llama-cpp-python==0.3.36"],
 }
-SERVING = {"openvino-genai": ["openvino-genai==2026.4.1.0"]}  # of `services.py` alone
+# Installed if they are asked for by name.
+MORE = {"openvino-genai": ["openvino==2026.4.1", "openvino-genai==2026.4.1.0"]}
 
 
 class Peers:
     """The interpreter of the environment, and the reasons for missing peers."""
 
-    def __init__(self, out: Path, also: Mapping[str, list[str]] = MappingProxyType({})) -> None:
-        """Install the peers that are not there yet; ``also`` are those of one benchmark."""
+    def __init__(self, out: Path, names: Iterable[str]) -> None:
+        """Install the named peers that are not there yet; other names are ignored."""
         self.folder = out / "peers"
         self.python = str(self.folder / "bin" / "python")
         self.key = _digest([COMMON, PEERS])
-        self.unavailable = self._installed(COMMON, PEERS) | self._installed([], also)
+        for requirements in COMMON:
+            if reason := self._installed(requirements):
+                sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
+        known = PEERS | MORE
+        reasons = {name: self._installed(known[name]) for name in names if name in known}
+        self.unavailable = {name: reason for name, reason in reasons.items() if reason}
 
-    def _installed(self, common: list[list[str]], peers: Mapping[str, list[str]]) -> dict[str, str]:
-        """Return the reasons for missing ones, which are found once."""
-        state = self.folder / f"installed-{_digest([common, dict(peers)])}.json"
+    def _installed(self, requirements: list[str]) -> str:
+        """Install, once; return why that failed, or an empty string."""
+        state = self.folder / f"installed-{_digest(requirements)}.json"
         if not state.exists():
             if not Path(self.python).exists():
                 print(f"peers are installed into {self.folder}", file=sys.stderr, flush=True)
                 venv.create(self.folder, with_pip=True)
-            for requirements in common:
-                if reason := self._pip(requirements):
-                    sys.exit(f"cannot install {' '.join(requirements)}: {reason}")
-            reasons = {peer: self._pip(requirements) for peer, requirements in peers.items()}
-            missing = {peer: reason for peer, reason in reasons.items() if reason}
-            state.write_text(json.dumps(missing, indent=1) + "\n")
-        recorded: dict[str, str] = json.loads(state.read_text())
+            reason = self._pip(requirements)
+            if reason and requirements in COMMON:
+                return reason
+            state.write_text(json.dumps(reason) + "\n")
+        recorded: str = json.loads(state.read_text())
         return recorded
 
     def _pip(self, requirements: list[str]) -> str:

@@ -152,7 +152,8 @@ def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", list(BITS), rounds=7)
     parser.add_argument("--rows", type=int, nargs="+", default=ROWS, help="rows of activations")
     arguments = harness.parse_arguments(parser)
-    peers_there = Peers(harness.FOLDER)
+    of_engine = {name: name.removesuffix("-int8") for name in quantized_peers.ENGINES}
+    peers_there = Peers(harness.FOLDER, of_engine.values())
     for scheme in arguments.dtypes:
         make = functools.partial(Quantised, scheme=scheme, threads=arguments.threads)
         ours = {"npu": "npu"} if scheme == "w8a8" else {"npu": "npu", "npu-int8": "npu_rounded"}
@@ -169,7 +170,7 @@ def main() -> None:
             specs[name] = harness.Spec(functools.partial(make, "CPUExecutionProvider", kind=kind))
         missing: dict[str, str] = {}
         for name, kind in quantized_peers.ENGINES.items():
-            if reason := peers_there.unavailable.get(name.removesuffix("-int8")):
+            if reason := peers_there.unavailable.get(of_engine[name]):
                 missing[name] = reason
                 continue
             peer = functools.partial(kind, scheme=scheme, threads=arguments.threads)

@@ -35,7 +35,7 @@ import models
 import numpy as np
 import services_report
 import serving_engines
-from peers import SERVING, Peers
+from peers import Peers
 from services_report import ENGINE, SERVER, Table
 
 DTYPES = {"bfloat16": "bfloat16", "int4": "w4a16"}  # ours by what peers call it
@@ -181,7 +181,7 @@ def main() -> int:
             "expected a prompt of 1 or more tokens, 2 or more new ones, "
             f"and at most {serving_engines.LONGEST} together"
         )
-    peers = Peers(harness.FOLDER, SERVING)
+    peers = Peers(harness.FOLDER, arguments.peers)
     stored = arguments.out / "services.json"
     tables = {
         table.title: table
