@@ -7,7 +7,7 @@
 #include "contrib_ops/microsoft/score_bias.h"
 #include "ep/kernels/attention/core/appended_rows.h"
 #include "ep/kernels/attention/core/attention.h"
-#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/core/bfloat16_operands.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -102,7 +102,7 @@ void HeadAttention::Launch(OpContext& ctx) const {
     ctx.Launch(op, before);
     return;
   }
-  attention::LaunchWork(ctx, op, attention::Attention(std::move(p)), before);
+  attention::LaunchRounded(ctx, float32_products, std::move(p), before);
 }
 
 RaggedRows ReadRaggedRows(const char* op, const TensorView& cumulative, const Shape& token_offset, int64_t count) {

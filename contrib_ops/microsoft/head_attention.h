@@ -42,6 +42,7 @@ RaggedRows ReadRaggedRows(const char* op, const TensorView& cumulative, const Sh
 struct HeadAttention {
   const char* op;
   DType dtype;
+  DType float32_products = DType::kFloat32;  // see KernelInfo
   HeadRows query = {}, key = {}, value = {};
   HeadCache keys = {}, values = {};
   int64_t past_rows = 0;      // rows of the past that count

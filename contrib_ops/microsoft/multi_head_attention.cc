@@ -36,6 +36,7 @@ class MultiHeadAttentionKernel final : public Kernel {
  public:
   MultiHeadAttentionKernel(const Inputs& in, const KernelInfo& info)
       : in_(in),
+        float32_products_(info.float32_products),
         heads_(info.attributes.Int("num_heads")),
         scale_(info.attributes.Float("scale")),
         hidden_(static_cast<float>(info.attributes.Float("mask_filter_value"))),
@@ -52,6 +53,7 @@ class MultiHeadAttentionKernel final : public Kernel {
                 NameOf(query.dtype), ", got ", NameOf(ctx.Input(i).dtype));
     HeadAttention a{.op = in_.op,
                     .dtype = query.dtype,
+                    .float32_products = float32_products_,
                     .scale = scale_,
                     .causal = causal_,
                     .mask_name = in_.mask_name,
@@ -137,6 +139,7 @@ class MultiHeadAttentionKernel final : public Kernel {
   }
 
   Inputs in_;
+  DType float32_products_;
   int64_t heads_;
   double scale_;
   float hidden_;

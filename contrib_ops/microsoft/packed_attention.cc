@@ -49,13 +49,16 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
   static constexpr const char* kOp = "PackedMultiHeadAttention";
 
   explicit PackedMultiHeadAttentionKernel(const KernelInfo& info)
-      : heads_(info.attributes.Int("num_heads")), scale_(info.attributes.Float("scale")) {
+      : float32_products_(info.float32_products),
+        heads_(info.attributes.Int("num_heads")),
+        scale_(info.attributes.Float("scale")) {
     NPU_CHECK(heads_ > 0 && heads_ <= INT32_MAX, "[", kOp, "] expected num_heads of 1 or more, got ", heads_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(0), key = ctx.Input(1), value = ctx.Input(2), bias = ctx.Input(3);
-    HeadAttention a{.op = kOp, .dtype = query.dtype, .scale = scale_, .bias = ctx.Input(6)};
+    HeadAttention a{
+        .op = kOp, .dtype = query.dtype, .float32_products = float32_products_, .scale = scale_, .bias = ctx.Input(6)};
     for (const TensorView& view : {key, value, bias, a.bias})
       NPU_CHECK(!view || view.dtype == query.dtype, "[", kOp, "] expected inputs of query's type ", NameOf(query.dtype),
                 ", got ", NameOf(view.dtype));
@@ -102,6 +105,7 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
     }
   }
 
+  DType float32_products_;
   int64_t heads_;
   double scale_;
 };

@@ -6,6 +6,7 @@ namespace npu {
 
 ProjectedHeads::ProjectedHeads(const char* name, const KernelInfo& info)
     : op(name),
+      float32_products(info.float32_products),
       heads(info.attributes.Int("num_heads")),
       scale(info.attributes.Float("scale")),
       hidden(static_cast<float>(info.attributes.Float("mask_filter_value", 0.0))),
@@ -42,6 +43,7 @@ void ProjectedHeads::Attend(OpContext& ctx, const TensorView& projected, const O
                 value_size = HeadSize(op, "weights", value_columns, heads);
   HeadAttention a{.op = op,
                   .dtype = projected.dtype,
+                  .float32_products = float32_products,
                   .query = HeadRows::Columns(projected, heads, size, 0),
                   .key = HeadRows::Columns(projected, heads, size, columns),
                   .value = HeadRows::Columns(projected, heads, value_size, 2 * columns),

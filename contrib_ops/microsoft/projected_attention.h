@@ -31,6 +31,7 @@ struct ProjectedHeads {
   void Attend(OpContext& ctx, const TensorView& projected, const Operands& operands) const;
 
   const char* op;
+  DType float32_products;
   int64_t heads;
   double scale;
   float hidden;

@@ -93,12 +93,14 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "of another domain than ONNX's has it in front of its name.",
        [](const std::string& value, Options& options) { return ParseOperators(value, options.cpu_operators); }},
       {"float32_matmul_precision", "highest, medium", "highest",
-       "How MatMul, Gemm, npu_linear and chains of convolutions multiply float32 with a constant weight, as torch "
-       "names it. highest: in float32. "
+       "How MatMul, Gemm, npu_linear and chains of convolutions multiply float32 with a constant weight, and "
+       "Attention, MultiHeadAttention and the groups of nodes that are one of them multiply queries with keys and "
+       "weights with values, as torch names it. highest: in float32. "
        "medium: both operands are rounded to bfloat16 first, each by at most 2^-8 of its value, and products are "
        "summed in float32; weights take half the memory. Of a sum of products, the error is at most 2^-7 times the sum "
        "of their magnitudes. Values between the operators of a chain of convolutions are rounded as they are stored, "
-       "too, those that depthwise convolutions, pools and residuals read included; what leaves the chain is float32.",
+       "too, those that depthwise convolutions, pools and residuals read included; what leaves the chain is float32. "
+       "Attention of fewer than 32 queries stays in float32.",
        [](const std::string& value, Options& options) {
          options.float32_products = value == "medium" ? DType::kBFloat16 : DType::kFloat32;
          return value == "highest" || value == "medium";

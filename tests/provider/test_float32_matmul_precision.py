@@ -48,6 +48,29 @@ def test_non_constant_weights_stay_float32():
     np.testing.assert_array_equal(actual, expected)
 
 
+@pytest.mark.parametrize("rows", [31, 70])
+def test_attention_of_many_queries_stays_near_and_of_few_is_exact(rows):
+    heads, size = 4, 32
+    shape = [2, rows, heads * size]
+    node = helper.make_node(
+        "MultiHeadAttention", ["q", "k", "v"], ["y"], domain="com.microsoft", num_heads=heads
+    )
+    names = ("q", "k", "v")
+    attention = make_model(
+        [node],
+        [(name, TensorProto.FLOAT, shape) for name in names],
+        [("y", TensorProto.FLOAT, shape)],
+    )
+    draw = np.random.default_rng(3)
+    feeds = {name: draw.standard_normal(shape, np.float32) for name in names}
+    (exact,) = npu_session(attention).run(None, feeds)
+    (medium,) = npu_session(attention, float32_matmul_precision="medium").run(None, feeds)
+    # A score is off by at most 2^-7 of sum |q k| / sqrt(size), about 3.6: weights by 3 %, of values
+    # of up to 4 around a mean of many.
+    bound = 0.0 if rows < 32 else 0.03
+    assert np.max(np.abs(medium - exact)) <= bound
+
+
 def test_unknown_precision_is_refused():
     with pytest.raises(Exception, match="float32_matmul_precision' expected highest, medium; got"):
         ort.InferenceSession(model(), providers=[(NPU, {"float32_matmul_precision": "bf16"})])

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "ep/runtime/isa.h"
 #include "tests/cpp/support/test_context.h"
 
 namespace npu::test {
@@ -189,6 +190,42 @@ TEST_CASE("ONNX Attention: a past is concatenated, also if the result is not ask
   CHECK(out[1][5 * 16 + 3] == in.past_key[5 * 16 + 3]);
   CHECK(out[1][6 * 16 + 3] == in.key[3]);
   CHECK(out[2][(10 + 9) * 24 + 5] == in.value[(4 + 3) * 24 + 5]);
+}
+
+TEST_CASE("ONNX Attention: float32_matmul_precision=medium rounds the operands of many queries") {
+  const auto rounded = [](const HostTensor& t) { return HostTensor::From(DType::kBFloat16, t.shape(), t.values()); };
+  const auto as_floats = [](const HostTensor& t) { return HostTensor::From(DType::kFloat32, t.shape(), t.values()); };
+  const auto run = [](const Operands& in, DType products) {
+    return RunOp("Attention", {in.query, in.key, in.value, {}, in.past_key, in.past_value, in.lengths},
+                 {.since_version = 25, .float32_products = products})[0];
+  };
+  for (const auto& [c, rounds] : std::vector<std::pair<Case, bool>>{
+           {{.rows = 16, .keys = 40}, true},  // 32 rows of the two heads that share a key head
+           {{.rows = 70, .keys = 70, .past = 5}, true},
+           {{.rows = 40, .keys = 80, .value_size = 24, .lengths = {80, 33}}, true},
+           {{.rows = 15, .keys = 40}, false}}) {
+    CAPTURE(c.rows);
+    const Operands exact = Make(c, DType::kFloat32);
+    Operands operands = exact;
+    for (HostTensor Operands::* each :
+         {&Operands::query, &Operands::key, &Operands::value, &Operands::past_key, &Operands::past_value})
+      if ((exact.*each).present()) operands.*each = as_floats(rounded(exact.*each));
+    const HostTensor medium = run(exact, DType::kBFloat16), of_rounded = run(operands, DType::kBFloat16);
+    const HostTensor highest = run(exact, DType::kFloat32);
+    int64_t differ_from_rounded = 0, differ_from_exact = 0;
+    double worst = 0;
+    for (int64_t i = 0; i < medium.elements(); ++i) {
+      differ_from_rounded += medium[i] != of_rounded[i];
+      differ_from_exact += medium[i] != highest[i];
+      worst = std::max(worst, std::fabs(medium[i] - highest[i]));
+    }
+    const bool has_pairs = Features().avx512_bf16 || Features().neon_bf16;
+    CHECK((differ_from_exact > 0) == (rounds && has_pairs));
+    if (rounds && has_pairs) CHECK(differ_from_rounded == 0);
+    // Scores of up to 30 are off by 2^-7 of the sum of their magnitudes, and weights by as much: far more than 16 bits,
+    // far less than another key's value.
+    CHECK(worst < 0.25);
+  }
 }
 
 TEST_CASE("ONNX Attention: heads joined in the last dimension") {

@@ -9,7 +9,7 @@
 
 #include "ep/kernels/attention/core/appended_rows.h"
 #include "ep/kernels/attention/core/attention.h"
-#include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/core/bfloat16_operands.h"
 #include "ep/kernels/attention/core/layout.h"
 #include "ep/kernels/attention/core/scores.h"
 #include "ep/kernels/onnx_def.h"
@@ -102,7 +102,8 @@ Rows RowsOf(const Axes& axes, void* data) { return {data, axes.head_stride, axes
 class AttentionKernel final : public Kernel {
  public:
   explicit AttentionKernel(const KernelInfo& info)
-      : causal_(info.attributes.Bool("is_causal")),
+      : float32_products_(info.float32_products),
+        causal_(info.attributes.Bool("is_causal")),
         softcap_(static_cast<float>(info.attributes.Float("softcap"))),
         left_window_(ReadWindow(info, "left_window_size")),
         right_window_(ReadWindow(info, "right_window_size")) {
@@ -156,7 +157,7 @@ class AttentionKernel final : public Kernel {
       ctx.Launch(kOp, prepare);
       return;
     }
-    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), prepare);
+    attention::LaunchRounded(ctx, float32_products_, std::move(p), prepare);
   }
 
  private:
@@ -272,6 +273,7 @@ class AttentionKernel final : public Kernel {
     }
   }
 
+  DType float32_products_;
   bool causal_;
   float softcap_;
   ScoreStage stage_;  // of the scores that are returned, if they are asked for
