@@ -109,7 +109,8 @@ def reference(
     are summed in float32 and rounded once. 1, for speed: products of integers. Every row of x is
     rounded to int8, round(x * (127 / max|x|)) * (max|x| / 127) with the max of each group of G
     elements, 128 if G is 0, and W is not rounded; the error of an element of x is at most
-    max|x| / 254. A G that is no multiple of 4 is computed as with 0.
+    max|x| / 254. A G that is no multiple of 4 is computed as with 0, and so is what the NPU
+    computes faster with 0: bfloat16 by groups of 32 to 124, 64 rows and more, with tile registers.
     """
     _check(
         x.dim() >= 2 and weight.dim() >= 2,

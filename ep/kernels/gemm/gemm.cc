@@ -44,7 +44,7 @@ void MultiplyAny(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
   if (a.rows == 0 || b.columns == 0) return;
   const bool integers = kIntegerOperands.Contains(dtype);
   if (a.columns == 0) return StoreEmptySum(c, a.rows, b.columns, epilogue, integers && !dequantization.scale);
-  if (MultipliesIntegers(dtype, dequantization))
+  if (MultipliesIntegers(dtype, a.rows, dequantization))
     return MultiplyRounded(dtype, a, b_dtype, b, packed_b, c, epilogue, dequantization);
   Product(dtype, a, b_dtype, b, packed_b, stored_b, c, epilogue, dequantization).Run();
 }

@@ -109,7 +109,8 @@ struct Dequantization {
   // Unless it is 0, the values are as PackedScales stores them: so many for each panel of B.
   int64_t scale_panel = 0, offset_panel = 0;
   // Products of integers: each row of A is rounded to int8 with a scale of max|a| / 127 for every `group` elements, or
-  // 128 with group 0, and no value of B is rounded. Groups of a number that 4 does not divide are computed as without.
+  // 128 with group 0, and no value of B is rounded. Groups of a number that 4 does not divide are computed as without,
+  // and so is what takes less time without.
   bool round_a = false;
   int32_t a_zero_point = 0;  // subtracted from an A of integers
 };

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
+#include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/gemm/quantized.h"
 #include "ep/kernels/gemm/rounded_dot.h"
@@ -20,6 +21,8 @@ constexpr int64_t kGroup = 128;
 constexpr int64_t kIntegerGroup = 1 << 16;
 // Rows of A that are multiplied with a panel in turn: they stay in the second-level cache.
 constexpr int64_t kBlockRows = 128;
+// From so many rows on a B with small groups is multiplied as floats.
+constexpr int64_t kRowsOfFloats = 64;
 constexpr int64_t kGrainBytes = 32 << 10;  // less of B costs more in waking a thread than it saves
 
 struct Scratch {
@@ -141,9 +144,14 @@ class RoundedProduct {
 
 }  // namespace
 
-bool MultipliesIntegers(DType dtype, const Dequantization& dequantization) {
-  const bool rounds = dequantization.round_a && dequantization.group % 4 == 0;
-  return dequantization.scale && (rounds || kIntegerOperands.Contains(dtype));
+bool MultipliesIntegers(DType dtype, int64_t rows, const Dequantization& dequantization) {
+  if (!dequantization.scale) return false;
+  if (kIntegerOperands.Contains(dtype)) return true;
+  const int64_t group = dequantization.group;
+  if (!dequantization.round_a || group % 4 != 0) return false;
+  // With tile registers, sums of small groups take longer to scale than B takes to dequantise for so many rows.
+  const bool small = group >= kSmallestTileGroup && group < kGroup;
+  return !(small && rows >= kRowsOfFloats && AmxKernel(dtype, FormatOf(dtype)) != nullptr);
 }
 
 void MultiplyRounded(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b,

@@ -7,9 +7,9 @@
 
 namespace npu::gemm {
 
-// Whether A of `dtype` is multiplied by products of integers: it has integers, or is to be rounded to them and the
-// groups begin where the layout's rows of four do.
-bool MultipliesIntegers(DType dtype, const Dequantization& dequantization);
+// Whether `rows` of A of `dtype` are multiplied by products of integers: they have integers, or are to be rounded to
+// them, the groups begin where the layout's rows of four do, and products of floats do not take less time.
+bool MultipliesIntegers(DType dtype, int64_t rows, const Dequantization& dequantization);
 
 // `packed_b` is null or as PackQuantized writes it.
 void MultiplyRounded(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, const void* packed_b,

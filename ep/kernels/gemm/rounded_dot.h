@@ -29,7 +29,9 @@ inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
 // The same for all slivers of a block, whose tiles are kTileSlivers.rows * kPanelColumns apart, with the same bits.
 using RoundedTilesFunction = void (*)(const RowRounding& a, const uint8_t* stored, const PanelScales& scales,
                                       AlignedBuffer& memory, float* tiles);
-// Null without tile registers, and where they take longer: few rows, or groups that fill a small part of a tile.
+// Smaller groups fill too small a part of a tile.
+inline constexpr int64_t kSmallestTileGroup = 32;
+// Null without tile registers, and where they take longer: few rows or small groups.
 RoundedTilesFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
 
 }  // namespace npu::gemm

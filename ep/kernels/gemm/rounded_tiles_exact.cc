@@ -16,7 +16,6 @@ namespace npu::gemm {
 namespace {
 
 constexpr int64_t kFewestRows = 8;
-constexpr int64_t kSmallestGroup = 32;
 constexpr int64_t kRows = kTileSlivers.rows;
 constexpr int64_t kUnit = kTileSlivers.unit;
 constexpr int64_t kRowBytes = kPanelColumns * 4;       // of four rows of K, and of a row of sums
@@ -195,7 +194,7 @@ void MultiplyTiles(const RowRounding& a, const uint8_t* stored, const PanelScale
 }  // namespace
 
 RoundedTilesFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group) {
-  if (!Features().amx_int8 || rows < kFewestRows || group < kSmallestGroup) return nullptr;
+  if (!Features().amx_int8 || rows < kFewestRows || group < kSmallestTileGroup) return nullptr;
   return bits == 8 ? &MultiplyTiles<8> : &MultiplyTiles<4>;
 }
 
