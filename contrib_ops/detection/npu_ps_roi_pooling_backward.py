@@ -44,8 +44,10 @@ def reference(output_grad, rois, spatial_scale, group_size, output_dim, input_si
 
 @op.samples
 def samples(make):
-    regions = make.tensor([[[0, 1], [1, 0], [2, 4], [9, 8.6], [7, 30]]])
-    yield Sample(make(2, 2, 3, 3), regions, 0.5, 3, 2, [2, 18, 5, 6], id="regions")
+    regions = make.tensor(
+        [[[0, 1, 0, 1], [1, 0, 3, 8], [2, 4, 9, 2], [9, 8.6, 5, 12], [7, 30, 9, 6]]]
+    )
+    yield Sample(make(4, 2, 3, 3), regions, 0.5, 3, 2, [2, 18, 5, 6], id="regions")
     yield Sample(
         make.tensor([[[[8.0]]]]),
         make.tensor([[[0.0], [0.0], [1.0], [1.0], [2.0]]]),
