@@ -229,7 +229,8 @@ def samples(make):
         biases = make(3 * width, scale=0.3), make(3 * width, scale=0.3)
         return make(steps, batch, inputs), make(1, batch, width), *weights, *biases, length
 
-    yield Sample(*layer(4, 3, 5, 6), *_FLAGS, id="steps")
+    trained = True, 1, 0.25, True, False, False
+    yield Sample(*layer(4, 3, 5, 6), *trained, id="steps")
     yield Sample(*layer(0, 2, 3, 4), *_FLAGS, id="no_steps")
 
 

@@ -285,7 +285,8 @@ def samples(make):
         False,
         id="sequences",
     )
-    yield Sample(*layer(3, 2, 3, 4), make(1), *states(2, 4), *flags, False, True, id="reverse")
+    trained = True, 1, 0.25, True, False, False
+    yield Sample(*layer(3, 2, 3, 4), make(1), *states(2, 4), *trained, False, True, id="reverse")
     yield Sample(*layer(0, 2, 3, 4), make(1), *states(2, 4), *flags, False, False, id="no_steps")
 
 
