@@ -19,6 +19,7 @@ _ARGUMENTS = "bool trans=False, bool is_cross=False, int mode=0"
 op = npu_op(
     f"npu_giou(Tensor self, Tensor gtboxes, {_ARGUMENTS}) -> Tensor",
     onnx="NPUGiou",
+    attribute_aliases={"trans": ["tran"]},  # of early versions of torch_npu's exporter
     dtypes={"self": BOX_FLOATS, "gtboxes": BOX_FLOATS, "y": BOX_FLOATS},
 )
 

@@ -11,6 +11,7 @@ op = npu_op(
     "npu_yolo_boxes_encode(Tensor self, Tensor gt_bboxes, Tensor stride,"
     " bool performance_mode=False) -> Tensor",
     onnx="NPUYoloBoxesEncode",
+    attribute_words={"performance_mode": ["high_precision", "high_performance"]},  # of graph files
     dtypes={"self": BOX_FLOATS, "gt_bboxes": BOX_FLOATS, "stride": ["int32"], "y": BOX_FLOATS},
 )
 

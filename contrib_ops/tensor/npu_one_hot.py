@@ -28,6 +28,9 @@ op = npu_op(
     "npu_one_hot(Tensor self, int num_classes=-1, int depth=1, Scalar on_value=1,"
     " Scalar off_value=0) -> Tensor",
     onnx="NPUOneHot",
+    attribute_aliases={
+        "num_classes": ["num_classses"]
+    },  # of early versions of torch_npu's exporter
     dtypes={"self": INDICES, "y": _TYPES},
     number_types={"on_value": NumberType("dtype", stated=is_newest())},
     typed_by={"y": TypedBy("on_value", {name: name for name in _TYPES}, "float32")},

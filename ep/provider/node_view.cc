@@ -1,8 +1,11 @@
 #include "ep/provider/node_view.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <utility>
+
+#include "ep/runtime/attribute_alias.h"
 
 namespace npu::provider {
 namespace {
@@ -186,6 +189,73 @@ bool Holds(const Attributes::Value& value, AttrDef::Kind kind) {
   return false;
 }
 
+// Sets the attribute if the node has it. A failing read means that it does not: its kind was checked when the node was
+// claimed.
+void TakeAttribute(const Api& api, const OrtKernelInfo* info, const std::string& attribute, AttrDef::Kind kind,
+                   Attributes& out) {
+  OrtAllocator* allocator = nullptr;
+  api.Check(api.ort.GetAllocatorWithDefaultOptions(&allocator));
+  const char* name = attribute.c_str();
+  size_t size = 0;
+  switch (kind) {
+    case AttrDef::Kind::kInt: {
+      int64_t value = 0;
+      if (api.Succeeded(api.ort.KernelInfoGetAttribute_int64(info, name, &value))) out.Set(attribute, value);
+      break;
+    }
+    case AttrDef::Kind::kFloat: {
+      float value = 0;
+      int64_t whole = 0;
+      if (api.Succeeded(api.ort.KernelInfoGetAttribute_float(info, name, &value))) {
+        out.Set(attribute, static_cast<double>(value));
+      } else if (api.Succeeded(api.ort.KernelInfoGetAttribute_int64(info, name, &whole))) {
+        out.Set(attribute, static_cast<double>(whole));
+      }
+      break;
+    }
+    case AttrDef::Kind::kString: {
+      if (!api.Succeeded(api.ort.KernelInfoGetAttribute_string(info, name, nullptr, &size))) break;
+      out.Set(attribute, ReadString(api, [&](char* text, size_t* n) {
+                return api.ort.KernelInfoGetAttribute_string(info, name, text, n);
+              }));
+      break;
+    }
+    case AttrDef::Kind::kInts: {
+      if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_int64(info, name, nullptr, &size))) break;
+      std::vector<int64_t> values(size);
+      if (size != 0) api.Check(api.ort.KernelInfoGetAttributeArray_int64(info, name, values.data(), &size));
+      out.Set(attribute, std::move(values));
+      break;
+    }
+    case AttrDef::Kind::kFloats: {
+      if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_float(info, name, nullptr, &size))) break;
+      std::vector<float> values(size);
+      if (size != 0) api.Check(api.ort.KernelInfoGetAttributeArray_float(info, name, values.data(), &size));
+      out.Set(attribute, std::vector<double>(values.begin(), values.end()));
+      break;
+    }
+    case AttrDef::Kind::kStrings: {
+      char** texts = nullptr;
+      if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_string(info, name, allocator, &texts, &size))) break;
+      std::vector<std::string> values;
+      for (size_t i = 0; i < size; ++i) {
+        values.emplace_back(texts[i]);
+        allocator->Free(allocator, texts[i]);
+      }
+      if (texts != nullptr) allocator->Free(allocator, texts);
+      out.Set(attribute, std::move(values));
+      break;
+    }
+    case AttrDef::Kind::kTensor: {
+      OrtValue* raw = nullptr;
+      if (!api.Succeeded(api.ort.KernelInfoGetAttribute_tensor(info, name, allocator, &raw))) break;
+      auto value = Own(raw, api.ort.ReleaseValue);
+      out.Set(attribute, TensorOf(api, value.get()));
+      break;
+    }
+  }
+}
+
 }  // namespace
 
 int64_t ValueView::StaticElements() const {
@@ -279,72 +349,18 @@ void DropEmptyOptionals(const OpDef& def, GraphNode& node) {
 }
 
 Attributes ReadAttributes(const Api& api, const OrtKernelInfo* info, const OpDef& def) {
-  OrtAllocator* allocator = nullptr;
-  api.Check(api.ort.GetAllocatorWithDefaultOptions(&allocator));
   Attributes out;
-  for (const AttrDef& attr : def.attributes) {
-    const char* name = attr.name.c_str();
-    size_t size = 0;
-    // A failing read means that the node lacks the attribute: its kind was checked when the node was claimed.
-    switch (attr.kind) {
-      case AttrDef::Kind::kInt: {
-        int64_t value = 0;
-        if (api.Succeeded(api.ort.KernelInfoGetAttribute_int64(info, name, &value))) out.Set(attr.name, value);
-        break;
-      }
-      case AttrDef::Kind::kFloat: {
-        float value = 0;
-        int64_t whole = 0;
-        if (api.Succeeded(api.ort.KernelInfoGetAttribute_float(info, name, &value))) {
-          out.Set(attr.name, static_cast<double>(value));
-        } else if (api.Succeeded(api.ort.KernelInfoGetAttribute_int64(info, name, &whole))) {
-          out.Set(attr.name, static_cast<double>(whole));
-        }
-        break;
-      }
-      case AttrDef::Kind::kString: {
-        if (!api.Succeeded(api.ort.KernelInfoGetAttribute_string(info, name, nullptr, &size))) break;
-        out.Set(attr.name, ReadString(api, [&](char* text, size_t* n) {
-                  return api.ort.KernelInfoGetAttribute_string(info, name, text, n);
-                }));
-        break;
-      }
-      case AttrDef::Kind::kInts: {
-        if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_int64(info, name, nullptr, &size))) break;
-        std::vector<int64_t> values(size);
-        if (size != 0) api.Check(api.ort.KernelInfoGetAttributeArray_int64(info, name, values.data(), &size));
-        out.Set(attr.name, std::move(values));
-        break;
-      }
-      case AttrDef::Kind::kFloats: {
-        if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_float(info, name, nullptr, &size))) break;
-        std::vector<float> values(size);
-        if (size != 0) api.Check(api.ort.KernelInfoGetAttributeArray_float(info, name, values.data(), &size));
-        out.Set(attr.name, std::vector<double>(values.begin(), values.end()));
-        break;
-      }
-      case AttrDef::Kind::kStrings: {
-        char** texts = nullptr;
-        if (!api.Succeeded(api.ort.KernelInfoGetAttributeArray_string(info, name, allocator, &texts, &size))) break;
-        std::vector<std::string> values;
-        for (size_t i = 0; i < size; ++i) {
-          values.emplace_back(texts[i]);
-          allocator->Free(allocator, texts[i]);
-        }
-        if (texts != nullptr) allocator->Free(allocator, texts);
-        out.Set(attr.name, std::move(values));
-        break;
-      }
-      case AttrDef::Kind::kTensor: {
-        OrtValue* raw = nullptr;
-        if (!api.Succeeded(api.ort.KernelInfoGetAttribute_tensor(info, name, allocator, &raw))) break;
-        auto value = Own(raw, api.ort.ReleaseValue);
-        out.Set(attr.name, TensorOf(api, value.get()));
-        break;
-      }
-    }
+  for (const AttrDef& attr : def.attributes) TakeAttribute(api, info, attr.name, attr.kind, out);
+  if (def.domain != "npu") return out;
+  for (const AttributeAlias& alias : AttributeAliasesOf(def.type)) {
+    const auto attr = std::find_if(def.attributes.begin(), def.attributes.end(),
+                                   [&](const AttrDef& a) { return a.name == alias.attribute; });
+    for (const std::string& name : alias.names) TakeAttribute(api, info, name, attr->kind, out);
+    if (alias.words.empty()) continue;
+    TakeAttribute(api, info, alias.attribute, AttrDef::Kind::kString, out);
+    for (const std::string& name : alias.names) TakeAttribute(api, info, name, AttrDef::Kind::kString, out);
   }
-  return out;
+  return AsDefined(def.type, out);
 }
 
 const ArgDef* ArgAt(const std::vector<ArgDef>& args, size_t i) {

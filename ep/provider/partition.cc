@@ -15,6 +15,7 @@
 #include "ep/provider/node_view.h"
 #include "ep/provider/replayable.h"
 #include "ep/provider/shape_arithmetic.h"
+#include "ep/runtime/attribute_alias.h"
 #include "ep/runtime/op_registry.h"
 
 namespace npu::provider {
@@ -46,6 +47,7 @@ std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, co
   if (!node.unreadable.empty()) return node.unreadable;
   if (std::string why = WhyRankUnsupported(node.inputs); !why.empty()) return why;
   if (std::string why = WhyRankUnsupported(node.outputs); !why.empty()) return why;
+  if (found->domain == "npu") node.view.attributes = AsDefined(found->type, node.view.attributes);
   if (std::string why = WhyAttributesUnsupported(*found, node.view.attributes); !why.empty()) return why;
   DropEmptyOptionals(*found, node);
   if (std::string why = WhyUnsupported(*found, node.view); !why.empty()) return why;

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from .definition import Op
 from .discovery import all_ops
 from .empty_inputs import empty_constants, stands_for_absent
-from .function_body import BodyLibrary, TensorType
-from .node_parts import DefinitionError
+from .function_body import IR_ATTRIBUTE_TYPES, BodyLibrary, TensorType
+from .node_parts import Attribute, DefinitionError
 from .node_types import node_types
 
 _DOMAIN = "npu"
@@ -80,6 +80,11 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
             continue
         op = bodies.op_of(node.op_type, len(node.inputs))
         attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
+        for attribute, value in _named_otherwise(op, attrs):
+            for name in (attribute.name, *attribute.aliases):
+                node.attributes.pop(name, None)
+            kind = IR_ATTRIBUTE_TYPES[attribute.kind]
+            node.attributes.add(ir.Attr(attribute.name, kind, value))
         inputs = [
             None
             if v is None or (_is_empty_constant(v) and stands_for_absent(op, i))
@@ -108,6 +113,12 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
         if known is None:
             known = _value_types(model)
         attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}
+        for attribute, value in _named_otherwise(op, attrs):
+            names = (attribute.name, *attribute.aliases)
+            for given in [a for a in node.attribute if a.name in names]:
+                node.attribute.remove(given)
+            kind = getattr(onnx.AttributeProto, attribute.kind.upper())
+            node.attribute.append(onnx.helper.make_attribute(attribute.name, value, attr_type=kind))
         inputs = [
             None
             if not name or (name in empty and stands_for_absent(op, i))
@@ -122,6 +133,12 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
     if any(node.overload for node in _all_nodes(model.graph)):
         model.ir_version = max(model.ir_version, _OVERLOAD_IR_VERSION)
     return sorted(bodies.missing)
+
+
+def _named_otherwise(op: Op, attrs: dict[str, Any]) -> list[tuple[Attribute, Any]]:
+    """Return attributes whose names or values in a node are not the definition's: with those."""
+    given = [(a, a.given(attrs.get)) for a in op.attributes if a.aliases or a.words]
+    return [(a, value) for a, value in given if value != attrs.get(a.name)]
 
 
 def _plain(value: Any) -> Any:

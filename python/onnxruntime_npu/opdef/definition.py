@@ -28,6 +28,7 @@ from .node_parts import (
     parse_out,
     parse_twin,
     split_arguments,
+    understood_in_files,
 )
 from .samples import Tolerance, check, default_tolerance
 from .schema import Argument, Schema, parse_schema
@@ -370,6 +371,8 @@ def npu_op(
     typed_by: Mapping[str, TypedBy] | None = None,
     number_types: Mapping[str, NumberType] | None = None,
     attribute_names: Mapping[str, str] | None = None,
+    attribute_aliases: Mapping[str, Sequence[str]] | None = None,
+    attribute_words: Mapping[str, Sequence[str]] | None = None,
     not_portable: str = "",
     ignored_attributes: Sequence[str] = (),
     dtype_notes: Mapping[str, str] | None = None,
@@ -404,7 +407,10 @@ def npu_op(
         typed_by: results whose type such an argument, or another integer, decides.
         number_types: numbers of which a node has the type besides, in an attribute of its own, for
             results that ``typed_by`` gives that type.
-        attribute_names: what a node calls its attributes where that is not the argument's name.
+        attribute_names: what a node calls its attributes where that is not the argument's name,
+            which is understood in files as well.
+        attribute_aliases: other names that files give an argument's attribute.
+        attribute_words: strings that files have instead of an argument's integers, from 0 on.
         not_portable: which calls standard ONNX operators cannot express, and why: those for which
             the body raises NotPortable, or all calls of an operator without a body.
         ignored_attributes: integers that nodes of other exporters have, and that say only what the
@@ -422,6 +428,8 @@ def npu_op(
         ("type_codes", type_codes or ()),
         ("number_types", number_types or ()),
         ("attribute_names", attribute_names),
+        ("attribute_aliases", attribute_aliases or ()),
+        ("attribute_words", attribute_words or ()),
         ("dtype_notes", dtype_notes or ()),
     ):
         for name in names:
@@ -436,7 +444,9 @@ def npu_op(
             f"[{op}] expected 'late' to name arguments in host memory, {sorted(on_host)}, "
             f"got {list(late)}"
         )
-    attributes = tuple(replace(a, name=attribute_names.get(a.name, a.name)) for a in attributes)
+    attributes = understood_in_files(
+        op, attributes, attribute_names, attribute_aliases or {}, attribute_words or {}
+    )
     attributes += tuple(
         Attribute(rule.attribute, parsed.argument(name), "int", number_type=rule)
         for name, rule in (number_types or {}).items()

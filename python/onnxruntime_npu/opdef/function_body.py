@@ -189,7 +189,7 @@ class BodyLibrary:
         if op.body_function is None:
             return None
         named = _by_name(op, types)
-        values = {a.name: _as_stored(attrs.get(a.name, a.default)) for a in op.attributes}
+        values = {a.name: _as_stored(a.given(attrs.get, a.default)) for a in op.attributes}
         key = (
             op_type,
             op.name,

@@ -148,12 +148,14 @@ def infer_node(node_type: NodeType, context: Any) -> None:
             for d in tensor.shape.dim
         ]
         inputs.append((dt.NAMES.get(tensor.elem_type, ""), dims))
-    attrs = {}
-    for attribute in op.attributes:
-        proto = context.get_attribute(attribute.name)
-        if proto is not None:
-            value = onnx.helper.get_attribute_value(proto)
-            attrs[attribute.name] = value.decode() if isinstance(value, bytes) else value
+
+    def get(name: str) -> Any:
+        proto = context.get_attribute(name)
+        value = None if proto is None else onnx.helper.get_attribute_value(proto)
+        return value.decode() if isinstance(value, bytes) else value
+
+    found = {attribute.name: attribute.given(get) for attribute in op.attributes}
+    attrs = {name: value for name, value in found.items() if value is not None}
     outputs = infer_outputs(op, inputs, attrs)
     if outputs is None:
         return

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from . import dtypes as dt
@@ -66,6 +66,19 @@ class Attribute:
     kind: str  # int, float, string, ints, floats, strings
     names_type: TypeArgument | None = None  # of an argument that names an element type by a code
     number_type: NumberType | None = None  # of one that has the type of a number instead of it
+    aliases: tuple[str, ...] = ()  # names that files of others give it
+    words: tuple[str, ...] = ()  # strings that such files have for the integers from 0 on
+
+    def given(self, get: Callable[[str], Any], otherwise: Any = None) -> Any:
+        """Return the value that a node has under any of the names, as the kernel takes it.
+
+        ``get`` returns the node's attribute of a name, None if it has none.
+        """
+        values = (get(name) for name in (self.name, *self.aliases))
+        value = next((v for v in values if v is not None), None)
+        if value is None:
+            return otherwise
+        return self.words.index(value) if value in self.words else value
 
     @property
     def required(self) -> bool:
@@ -267,6 +280,32 @@ def split_arguments(
             f"[{schema.name}] expected at most one tensor list, as the last tensor argument"
         )
     return tuple(inputs), tuple(attributes)
+
+
+def understood_in_files(
+    op: str,
+    attributes: Sequence[Attribute],
+    names: Mapping[str, str],
+    aliases: Mapping[str, Sequence[str]],
+    words: Mapping[str, Sequence[str]],
+) -> tuple[Attribute, ...]:
+    """Return attributes with their names in nodes, other names and words of files, by argument."""
+    understood = []
+    for attribute in attributes:
+        argument = attribute.argument.name
+        name = names.get(argument, attribute.name)
+        others = (*([argument] if name != argument else []), *aliases.get(argument, ()))
+        understood.append(
+            replace(attribute, name=name, aliases=others, words=tuple(words.get(argument, ())))
+        )
+        if understood[-1].words and attribute.kind != "int":
+            raise DefinitionError(f"[{op}] expected 'attribute_words' of integers, got {argument}")
+    every = [name for a in understood for name in (a.name, *a.aliases)]
+    if repeated := {name for name in every if every.count(name) > 1}:
+        raise DefinitionError(
+            f"[{op}] expected each name of attributes once, got {sorted(repeated)} again"
+        )
+    return tuple(understood)
 
 
 def node_outputs(
