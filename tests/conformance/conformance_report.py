@@ -2,7 +2,7 @@
 
 import collections
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 from eligibility import Names, TestFile
@@ -171,13 +171,41 @@ def report(rows, files):
         _cell(row.reason) for row in rows if row.outcome == "skipped" and not row.not_counted
     )
     parts += [f"| {n} | {reason} |" for reason, n in _by_number(reasons)]
-    parts += ["", "## Files", "", "| file | passed | failed | skipped | counted |"]
-    parts.append("|---|---|---|---|---|")
+    parts += ["", "## Files", "", "| file | passed | failed | skipped | counted | date |"]
+    parts.append("|---|---|---|---|---|---|")
     for (suite, file), group in _by_file(rows):
         passed, failed, skipped = counts(group)
         count = len(counted(group))
-        parts.append(f"| `{suite}/{file}` | {passed} | {failed} | {skipped} | {count} |")
+        numbers = f"{passed} | {failed} | {skipped} | {count}"
+        parts.append(f"| `{suite}/{file}` | {numbers} | {group[0].date} |")
     return "\n".join(parts) + "\n"
+
+
+def rows_of_report(text, suites):
+    """Rows by (suite, file) of what a report has; names only of tests that count and fail."""
+    found = {}
+    for line in text.splitlines():
+        if not line.startswith("| `"):
+            continue
+        cells = re.split(r"(?<!\\) \| ", line.removeprefix("| ").removesuffix(" |"))
+        name, _, test = cells[0].strip("`").partition("` `")
+        suite = max((s for s in suites if name.startswith(f"{s}/")), key=len, default=None)
+        if suite is None:
+            continue
+        where = suite, name.removeprefix(f"{suite}/")
+        if test:
+            reason = cells[2].replace("\\|", "|").replace("&lt;", "<")
+            found.setdefault(where, []).append(Row(*where, test, "failed", reason, ""))
+            continue
+        rows = found.setdefault(where, [])
+        passed, failed, skipped, count = map(int, cells[1:5])
+        good, bad = count - len(rows), len(rows)
+        rows += [Row(*where, "", "passed", "", "")] * good
+        rows += [Row(*where, "", "passed", "", _EARLIER)] * (passed - good)
+        rows += [Row(*where, "", "failed", "", _EARLIER)] * (failed - bad)
+        rows += [Row(*where, "", "skipped", "", _EARLIER)] * skipped
+        found[where] = [replace(row, date=cells[5]) for row in rows]
+    return found
 
 
 def _by_file(rows):
@@ -205,6 +233,7 @@ def _cell(reason):
 
 
 _REASONS_SHOWN = 15
+_EARLIER = "of an earlier run, whose reasons are not kept"
 
 _HEAD = """# Conformance
 
@@ -212,9 +241,9 @@ Written by `make conformance PATH=…` with `--write-docs` (`tests/conformance/r
 report](../tests/conformance/report.md) lists every file and every failing test. The public suites
 of op-plugin (`test/test_custom_ops`, `test/test_base_ops`) and of the pytorch adapter (`test/npu`,
 `test/custom_ops`, `test/allocator`, `test/distributed`, `test/test_npu*.py`) run unmodified, with
-`onnxruntime_npu.install_as_torch_npu()` and two logical devices, each with a quarter of the
-machine's memory. The suites are not part of this repository; the helpers that they import as
-`torch_npu.testing` are in `tests/conformance/torch_npu_testing/`.
+`onnxruntime_npu.install_as_torch_npu()` and two logical devices, four for `test/distributed`, which
+together have half of the machine's memory. The suites are not part of this repository; the helpers
+that they import as `torch_npu.testing` are in `tests/conformance/torch_npu_testing/`.
 
 A test counts if it uses only implemented functions and plain torch. The rule is mechanical
 (`tests/conformance/eligibility.py`): every name of `torch_npu`, `torch.npu`, `torch.ops.npu` in the

@@ -9,8 +9,8 @@ constants. Of these names
 - ``torch.npu.x.y`` and ``torch_npu.npu.x.y`` must begin with a row of the device API's table,
   ``torch_npu.utils.x`` likewise;
 - everything else of torch is plain, except the packages in FOREIGN;
-- a module that the file imports, and that is not installed or not built, makes all its tests
-  ineligible, and what the file does at import counts for all.
+- a module that the file imports, and that is not installed, not built or not in this torch, makes
+  all its tests ineligible, and what the file does at import counts for all.
 """
 
 import ast
@@ -66,6 +66,13 @@ _BESIDE = {
     "torch_npu.npu.reset_peak_host_memory_stats",
 }
 _FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
+
+
+def _exists(module):
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # a package that it is in
+        return False
 
 
 @dataclass
@@ -157,6 +164,8 @@ class TestFile:
         local = (self._folder / f"{top}.py").exists() or (self._folder / top).is_dir()
         if top not in ("torch_npu", "torch") and not local and not importlib.util.find_spec(top):
             self._missing[top] = f"imports {top}, which is not installed"
+        if top == "torch" and not _exists(module):
+            self._missing[module] = f"imports {module}, which this torch does not have"
 
     def _define(self, node):
         if isinstance(node, ast.ClassDef):

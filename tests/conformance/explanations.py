@@ -4,6 +4,14 @@ import re
 
 _EXPLANATIONS = (
     (
+        r"Found the DeviceMesh have \d dimensions",
+        "Takes the group of a mesh of several dimensions without naming one, which torch refuses.",
+    ),
+    (
+        r"foreach_reduce\(\) takes from",
+        "Calls a private function of torch as another version has it.",
+    ),
+    (
         r"mm_all_reduce_base\w*: (FileNotFoundError|EOFError|ConnectionResetError)",
         "Ranks put a tensor of shared memory in a queue and end; the test passes only if it is "
         "taken before, on the CPU with gloo, too.",

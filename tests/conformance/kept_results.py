@@ -1,4 +1,7 @@
-"""Outcomes of files of the suites, kept in a file: runs of some folders together make a whole."""
+"""Outcomes of files of the suites, kept in a file: runs of some folders together make a whole.
+
+Of files that no kept run has, a report of earlier runs tells how many tests had which outcome.
+"""
 
 import json
 from collections import Counter
@@ -16,14 +19,22 @@ def _key(suite, path):
 class KeptResults:
     """The runs of ``found``, (suite, file) in order; a JSON file has those of earlier runs."""
 
-    def __init__(self, path: Path, found):
+    def __init__(self, path: Path, found, *, added=(), report=""):
+        """``added``: results of other runs, of files that ``path`` does not have."""
         self._path = path
         self._found = {_key(*where): where[1] for where in found}
         self._runs = {}
         self._rows = {}  # judged
-        for row in json.loads(path.read_text()) if path.exists() else []:
+        earlier = conformance_report.rows_of_report(report, {suite for suite, _ in self._found})
+        self._earlier = {key: rows for key, rows in earlier.items() if key in self._found}
+        for file in [*([path] if path.exists() else []), *added]:
+            self._read(file)
+
+    def _read(self, path):
+        known = set(self._runs)
+        for row in json.loads(path.read_text()):
             key = row["suite"], row["file"]
-            if key in self._found:
+            if key in self._found and key not in known:
                 run = self._runs.setdefault(key, FileRun(key[0], self._found[key]))
                 run.date = row["date"]
                 run.tests[row["test"]] = Outcome(row["outcome"], row["reason"], row["seconds"])
@@ -33,15 +44,20 @@ class KeptResults:
         key = _key(run.suite, run.path)
         self._runs[key] = run
         self._rows.pop(key, None)
-        self._path.write_text(json.dumps([asdict(row) for row in self.rows()], indent=1))
+        rows = [asdict(row) for row in self.rows() if (row.suite, row.file) in self._runs]
+        self._path.write_text(json.dumps(rows, indent=1))
 
     def rows(self, chosen=None):
-        """The judged tests of all files with results, or of those of them that are chosen."""
+        """The judged tests of all files with results, or of those of them that are chosen.
+
+        Of files that only the report has, the tests that count and fail have names.
+        """
         keys = self._found if chosen is None else [_key(*where) for where in chosen]
         for key in keys:
             if key in self._runs and key not in self._rows:
                 self._rows[key] = conformance_report.judge([self._runs[key]])
-        return [row for key in keys for row in self._rows.get(key, [])]
+        known = self._earlier | self._rows
+        return [row for key in keys for row in known.get(key, [])]
 
     def without(self, chosen):
         """Those of the chosen files that have no results."""
@@ -59,5 +75,5 @@ class KeptResults:
     def files(self):
         """How many files each suite has, and of how many there are results."""
         whole = Counter(suite for suite, _ in self._found)
-        ran = Counter(suite for suite, _ in self._runs)
+        ran = Counter(suite for suite, _ in self._runs.keys() | self._earlier.keys())
         return {suite: (ran[suite], count) for suite, count in whole.items()}

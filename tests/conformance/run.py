@@ -8,7 +8,6 @@ only what is built (eligibility.py). Exit code 0 if they do, 1 if not, 2 for bad
 
 import argparse
 import concurrent.futures
-import contextlib
 import datetime
 import os
 import re
@@ -20,7 +19,6 @@ ROOT = HERE.parents[1]
 
 # The suites query the product by name and skip tests that it does not support.
 PRODUCT = "Ascend910B2"
-DEVICES = 2
 
 
 def main(arguments=None):
@@ -42,7 +40,9 @@ def main(arguments=None):
         )
         return 2
     options.out.mkdir(parents=True, exist_ok=True)
-    results = KeptResults(options.out / "results.json", found)
+    report = HERE / "report.md"
+    earlier = report.read_text() if report.exists() else ""
+    results = KeptResults(options.out / "results.json", found, added=options.add, report=earlier)
     files = chosen
     if options.resume or options.again:
         files = results.without(chosen) + (results.failed(chosen) if options.again else [])
@@ -63,8 +63,7 @@ def main(arguments=None):
         rows = results.rows()
         page = conformance_report.summary(rows, results.files())
         (ROOT / "docs" / "conformance.md").write_text(page)
-        whole = Path(__file__).with_name("report.md")
-        whole.write_text(conformance_report.report(rows, results.files()))
+        report.write_text(conformance_report.report(rows, results.files()))
     return 0 if conformance_report.bar_is_met(results.rows(chosen)) else 1
 
 
@@ -95,9 +94,17 @@ def _options(arguments):
         help="folder of the logs and of results.json, which keeps the results of other files",
     )
     parser.add_argument(
+        "--add",
+        nargs="+",
+        default=[],
+        type=Path,
+        help="results.json of other runs, for files that --out has no results of",
+    )
+    parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="rewrite docs/conformance.md and the report from all results, of any --only",
+        help="rewrite docs/conformance.md and the report from all results, of any --only; of files "
+        "without any, it keeps what it has, with the date",
     )
     return parser.parse_args(arguments)
 
@@ -108,18 +115,7 @@ def _prepare_environment():
     sys.path[:0] = [paths[0], paths[2]]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
     os.environ.setdefault("ORT_NPU_DEVICE_NAME", PRODUCT)
-    os.environ.setdefault("ORT_NPU_DEVICE_COUNT", str(DEVICES))
-    os.environ.setdefault("ORT_NPU_MEMORY_LIMIT", str(_device_memory()))
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
-
-
-def _device_memory():
-    """Bytes for each logical device: the devices of a job together take half of the memory."""
-    have = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
-    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
-        with contextlib.suppress(OSError, ValueError):
-            have.append(int(Path("/sys/fs/cgroup", limit).read_text()))
-    return min(have) // 2 // DEVICES
 
 
 def _run_all(runner, files, jobs):

@@ -15,6 +15,8 @@ import worker
 # Folders below a checkout's ``test``, and files next to them that test the device itself.
 FOLDERS = ("test_custom_ops", "test_base_ops", "npu", "custom_ops", "allocator", "distributed")
 FILES = "test_npu*.py"
+# Logical devices by the folder's name, else two: most tests of ranks need four.
+_DEVICES = {"distributed": 4}
 _SECONDS_TO_END = 10
 
 
@@ -66,6 +68,17 @@ def find_files(roots):
     return [(suite, file) for file, suite in found.items()]
 
 
+def devices_of(suite):
+    """The environment of a suite: its logical devices, which take half of the memory together."""
+    count = _DEVICES.get(suite.rpartition("/")[2], 2)
+    have = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for limit in ("memory.max", "memory/memory.limit_in_bytes"):  # of a container
+        with contextlib.suppress(OSError, ValueError):
+            have.append(int(Path("/sys/fs/cgroup", limit).read_text()))
+    memory = min(have) // 2 // count
+    return {"ORT_NPU_DEVICE_COUNT": str(count), "ORT_NPU_MEMORY_LIMIT": str(memory)}
+
+
 class _Clock:
     """Seconds in which this process ran, without the time for which it was stopped."""
 
@@ -106,7 +119,8 @@ class Runner:
         """Runs the tests without an outcome in one process; True if another has to continue."""
         report, theirs = self._context.Pipe(duplex=False)
         done = list(run.tests)
-        arguments = (str(run.path), done, str(log), theirs)
+        environment = devices_of(run.suite)
+        arguments = (str(run.path), done, str(log), theirs, environment)
         process = self._context.Process(target=worker.run_file, args=arguments)
         process.start()
         theirs.close()

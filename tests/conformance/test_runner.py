@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 
 SUITE = """
+import multiprocessing
 import os
 import time
 import unittest
@@ -24,8 +26,26 @@ from torch_npu.testing._internal.common_dtensor import NPUDTensorTestBase  # noq
 from torch_npu.testing.testcase import TestCase, run_tests
 
 
+def rank(number, queue):
+    device = torch.ones(1, device="npu").device.type
+    queue.put((number, device, os.environ["OF_TEST"]))
+
+
 @instantiate_tests
 class TestToy(TestCase):
+    def test_ranks(self):
+        os.environ["OF_TEST"] = "a value"
+        spawn = multiprocessing.get_context("spawn")
+        queue = spawn.Queue()
+        ranks = [spawn.Process(target=rank, args=(number, queue)) for number in range(2)]
+        for process in ranks:
+            process.start()
+        told = sorted(queue.get(timeout=60) for _ in ranks)
+        for process in ranks:
+            process.join()
+        self.assertEqual([process.exitcode for process in ranks], [0, 0])
+        self.assertEqual(told, [(number, "npu", "a value") for number in range(2)])
+
     def test_passes(self):
         x, x_npu = create_common_tensor([torch.float32.__str__()[6:], 2, (3, 4)], -1, 1)
         self.assertRtolEqual(x.abs().numpy(), x_npu.abs().cpu().numpy())
@@ -114,6 +134,7 @@ def test_every_test_outcome_is_reported(run):
     assert ends.pop("test_fails")[1].startswith("AssertionError: 3 of 3 values differ")
     assert ends == {
         "test_passes": ("passed", ""),
+        "test_ranks": ("passed", ""),
         "test_two_devices": ("passed", ""),
         "test_dtypes_float32": ("passed", ""),
         "test_dtypes_float16": ("passed", ""),
@@ -144,7 +165,7 @@ def test_tests_of_missing_operators_are_not_counted(run):
         "imports no_such_module, which is not installed"
     }
     assert done.returncode == 1
-    assert "passed: 4 of 8 (50.0 %); the bar of 90% is not met" in done.stdout
+    assert "passed: 5 of 9 (55.6 %); the bar of 90% is not met" in done.stdout
 
 
 def test_names_used_at_import_apply_to_all_tests_of_a_file(tmp_path):
@@ -167,8 +188,26 @@ def test_names_used_at_import_apply_to_all_tests_of_a_file(tmp_path):
         "import torch_npu.npu.utils as utils", "utils.unknown()"
     )
     assert "torch_npu._inductor, which is not built" in reason("import torch_npu._inductor")
+    assert reason("from torch.nn import init") == reason("import torch.nn.functional as F") == ""
+    for module in ("torch.no_module", "torch.no_package.module"):
+        missing = f"imports {module}, which this torch does not have"
+        assert reason(f"from {module} import x") == reason(f"import {module}") == missing
     assert "torch.npu.other is not built" in reason("torch.npu.other(1)")
     assert "torch.npu.other is not built" in reason("VALUE = torch.npu.other()", "VALUE()")
+
+
+def test_the_error_of_a_rank_is_told():
+    sys.path.insert(0, str(HERE))
+    from worker import _reason
+
+    try:
+        raise ValueError("first\nsecond")
+    except ValueError:
+        told = traceback.format_exc()
+    assert _reason(ValueError("\n first\nsecond")) == "ValueError: first"
+    ranks = RuntimeError(f"Process 1 exited with error code 10 and exception:\n{told}\n")
+    assert _reason(ranks) == "RuntimeError: ValueError: first"
+    assert _reason(TimeoutError()) == "TimeoutError"
 
 
 def test_class_qualified_method_call_counts_only_that_method(tmp_path):
@@ -248,6 +287,44 @@ def test_results_of_runs_of_some_files_are_kept(tmp_path):
     page = conformance_report.summary(again.rows(), again.files())
     assert "Run on 2001-01-01 to 2002-02-02. There are results of all 4 files." in page
     assert "passed: 2 of 2 (100.0 %)" in page
+
+
+def test_a_report_is_kept_where_nothing_ran_since(tmp_path):
+    sys.path.insert(0, str(HERE))
+    import conformance_report
+    from kept_results import KeptResults
+    from suites import FileRun, Outcome
+
+    methods = "".join(f"    def test_{name}(self):\n        {body}\n" for name, body in {
+        "a": "pass", "b": "pass", "c": "x.npu_no_such_operator()", "d": "pass",
+    }.items())  # fmt: skip
+    found = [("s/test", tmp_path / "s/test" / name / "test_it.py") for name in "xyz"]
+    for _, path in found:
+        path.parent.mkdir(parents=True)
+        path.write_text(f"class T:\n{methods}")
+    ends = {"a": ("passed", ""), "b": ("failed", "Error: 1 | 2 < 3"), "c": ("failed", "Other")}
+    tests = {f"T.test_{name}": Outcome(*end) for name, end in ends.items()}
+    first = KeptResults(tmp_path / "one.json", found)
+    for where in found[:2]:
+        first.take(FileRun(*where, tests | {"T.test_d": Outcome("skipped")}, date="2001-01-01"))
+    report = conformance_report.report(first.rows(), first.files())
+
+    kept = KeptResults(tmp_path / "two.json", found, report=report)
+    again = conformance_report.report(kept.rows(), kept.files())
+    whole, files = (text[text.index("## Files") :] for text in (report, again))
+    assert whole == files and "| 1 | 2 | 1 | 2 | 2001-01-01 |" in files
+    assert report[: report.index("## Why")] == again[: again.index("## Why")]
+    assert kept.without(found) == found  # a run of all gives all their reasons again
+    kept.take(FileRun(*found[1], {"T.test_a": Outcome("passed")}, date="2002-02-02"))
+    page = conformance_report.summary(kept.rows(), kept.files())
+    assert "Run on 2001-01-01 to 2002-02-02. There are results of 2 of 3 files" in page
+    assert "| s/test | 3 | 2 | 2 | 2 | 1 | 3 | 2 |" in page
+
+    third = KeptResults(
+        tmp_path / "three.json", found, added=[tmp_path / "two.json"], report=report
+    )
+    assert third.rows() == kept.rows()
+    assert third.without(found) == [found[0], found[2]]
 
 
 def test_files_without_counted_tests_can_be_excluded(tmp_path):

@@ -23,8 +23,12 @@ for _module in ("numpy", "torch", "torch.testing", "onnxruntime", "hypothesis", 
         importlib.import_module(_module)
 
 
-def run_file(path, done, log, report):
-    """Runs the tests of ``path`` not in ``done``; ``report`` takes one JSON object a line."""
+def run_file(path, done, log, report, environment):
+    """Runs the tests of ``path`` not in ``done``; ``report`` takes one JSON object a line.
+
+    What the caller of the runner has set goes before ``environment``.
+    """
+    os.environ |= environment | os.environ
     with open(log, "a") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
@@ -59,8 +63,10 @@ def _become_a_script(path):
     os.environ["CONFORMANCE_CHILD"] = "1"  # see shim/sitecustomize.py
     os.chdir(path.parent)
     import torch_npu_testing
+    from rank_processes import replace_spawn
 
     torch_npu_testing.install()
+    replace_spawn()
 
 
 def _collect(path):
@@ -84,8 +90,14 @@ def _name(test):
 
 
 def _reason(error):
-    """The error in one line: its type and the first line that is not empty."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    """The error in one line: its type and the first line that is not empty.
+
+    Of ranks, which are told with tracebacks: the error that ends the first one.
+    """
+    lines = [line.rstrip() for line in str(error).splitlines() if line.strip()]
+    first = next((i for i, line in enumerate(lines) if line.startswith("Traceback")), len(lines))
+    ended = next((line for line in lines[first + 1 :] if not line[0].isspace()), None)
+    lines = [ended or line.strip() for line in lines[:1]]
     text = f"{type(error).__name__}: {lines[0] if lines else ''}".rstrip(": ")
     return text if len(text) <= 240 else text[:237] + "..."
 
