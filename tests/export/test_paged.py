@@ -8,7 +8,6 @@ import json
 import numpy as np
 import onnx
 import onnxruntime as ort
-import onnxruntime_genai as og
 import pytest
 import torch
 from onnxruntime_npu.errors import ArgumentError
@@ -16,6 +15,7 @@ from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.caches.paged import BLOCK_SIZE
 
 from .conftest import expected_logits, tiny_model
+from .genai_runs import engine_tokens, generator_tokens, open_in_genai
 from .test_causal_lm import PROVIDERS, TOLERANCE, forced_logits
 
 IN_HOST_MEMORY = (PROVIDERS[0], {"host_memory": "1"})
@@ -144,17 +144,6 @@ def test_all_logits_are_refused(tmp_path):
         export_causal_lm(tiny_model("llama"), tmp_path, cache="paged", logits="all")
 
 
-def open_in_genai(directory, provider):
-    config = og.Config(str(directory))
-    config.clear_providers()
-    name, settings = (provider, {}) if isinstance(provider, str) else provider
-    if name == PROVIDERS[0]:
-        config.append_provider(name)
-    for key, value in settings.items():
-        config.set_provider_option(name, key, value)
-    return og.Model(config)
-
-
 def greedy(model, prompt, count):
     """Return transformers' tokens."""
     ids = torch.tensor([prompt])
@@ -175,30 +164,13 @@ def test_engine_of_genai_serves_ragged_requests_together(genai, exported, kind, 
     assert settings["engine"]["dynamic_batching"]["block_size"] == BLOCK_SIZE
     session_options = settings["model"]["decoder"]["session_options"]
     assert session_options["ep.npuexecutionprovider.host_memory"] == "1"
-    engine = og.Engine(open_in_genai(directory, provider))
-    requests = []
-    for prompt in PROMPTS:
-        request = engine.create_request()
-        turn = og.TurnOptions(request)
-        turn.set_do_sample(False)
-        turn.set_max_generated_tokens(12)
-        request.begin_turn(np.array(prompt, np.int32), turn)
-        requests.append(request)
-    tokens = {id(request): [] for request in requests}
-    events, runs = engine.create_event_buffer(64), 0
-    while engine.has_pending_requests():
-        runs += 1
-        for event in engine.run(events):
-            assert not event.flags & og.EngineEventFlags.FAILED
-            if event.flags & og.EngineEventFlags.TOKEN:
-                owner = next(r for r in requests if r == event.request)
-                tokens[id(owner)].append(event.token)
+    tokens, runs = engine_tokens(open_in_genai(directory, provider), PROMPTS, 12)
     assert runs < 2 * 12  # not one after the other
     stop = settings["model"]["eos_token_id"]
-    for request, prompt in zip(requests, PROMPTS, strict=True):
+    for prompt, generated in zip(PROMPTS, tokens, strict=True):
         expected = itertools.takewhile(lambda token: token != stop, greedy(model, prompt, 12))
-        assert tokens[id(request)] == list(expected)
-    assert sum(map(len, tokens.values())) >= 2 * 12
+        assert generated == list(expected)
+    assert sum(map(len, tokens)) >= 2 * 12
 
 
 # Decodes 8 tokens; {directory}, {limit}: bytes by which the process may grow.
@@ -260,11 +232,5 @@ def test_blocks_that_no_sequence_uses_cost_nothing(exported, tmp_path, run_pytho
 )  # fmt: skip
 def test_generator_of_genai_runs_the_growing_cache(genai, exported, kind, provider):
     model, directory, _ = exported(kind, cache="dynamic")
-    opened = open_in_genai(directory, provider)
-    parameters = og.GeneratorParams(opened)
-    parameters.set_search_options(do_sample=False, max_length=len(PROMPTS[1]) + 12)
-    generator = og.Generator(opened, parameters)
-    generator.append_tokens(np.array([PROMPTS[1]], np.int32))
-    while not generator.is_done():
-        generator.generate_next_token()
-    assert list(generator.get_sequence(0))[len(PROMPTS[1]) :] == greedy(model, PROMPTS[1], 12)
+    tokens = generator_tokens(open_in_genai(directory, provider), PROMPTS[1], 12)
+    assert tokens == greedy(model, PROMPTS[1], 12)

@@ -9,8 +9,10 @@ import pytest
 import torch
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.weights.lazy_weight import kept_values
 from onnxruntime_npu.generation import CausalLM
 
+from .genai_runs import NPU, engine_tokens, generator_tokens, open_in_genai
 from .test_causal_lm import assert_activations_on_npu
 
 PROMPTS = [
@@ -29,7 +31,8 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    return load_checkpoint(Path(next(iter(spec.submodule_search_locations))))
+    with kept_values():  # else each export and each step of transformers restores them many times
+        yield load_checkpoint(Path(next(iter(spec.submodule_search_locations))))
 
 
 @pytest.fixture(scope="module")
@@ -54,20 +57,27 @@ def exported(checkpoint, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def expected(checkpoint):
+def chats(checkpoint):
+    """Return the tokens of each prompt, as a chat: rows of different lengths."""
+    return [
+        checkpoint.tokenizer.apply_chat_template(
+            [{"role": "user", "content": prompt}], add_generation_prompt=True, return_dict=True
+        )["input_ids"]
+        for prompt in PROMPTS
+    ]
+
+
+@pytest.fixture(scope="module")
+def expected(checkpoint, chats):
     """Return transformers' greedy tokens per prompt, without the stop token."""
-    tokenizer, tokens = checkpoint.tokenizer, []
-    for prompt in PROMPTS:
-        chat = tokenizer.apply_chat_template(
-            [{"role": "user", "content": prompt}],
-            add_generation_prompt=True,
-            return_tensors="pt",
-            return_dict=True,
-        )
+    tokens = []
+    for chat in chats:
         with torch.no_grad():
-            ids = checkpoint.model.generate(**chat, max_new_tokens=NEW_TOKENS, do_sample=False)
-        new = ids[0, chat["input_ids"].shape[1] :].tolist()
-        tokens.append(new[:-1] if new[-1] == tokenizer.eos_token_id else new)
+            ids = checkpoint.model.generate(
+                torch.tensor([chat]), max_new_tokens=NEW_TOKENS, do_sample=False
+            )
+        new = ids[0, len(chat) :].tolist()
+        tokens.append(new[:-1] if new[-1] == checkpoint.tokenizer.eos_token_id else new)
     assert sum(len(t) == NEW_TOKENS for t in tokens) >= 2  # not all answers are short
     return tokens
 
@@ -89,6 +99,19 @@ def test_greedy_tokens_match_transformers(exported, expected, provider, cache):
     for prompt, tokens in zip(PROMPTS, expected, strict=True):
         result = model.generate(prompt, max_new_tokens=NEW_TOKENS)
         assert result.tokens == [tokens], result.texts
+
+
+def test_generator_of_genai_matches_transformers(genai, exported, chats, expected):
+    model = open_in_genai(exported("dynamic"), NPU)
+    for chat, tokens in zip(chats, expected, strict=True):
+        assert generator_tokens(model, chat, NEW_TOKENS) == tokens
+
+
+def test_engine_of_genai_serves_ragged_requests_as_transformers(genai, exported, chats, expected):
+    assert len({len(chat) for chat in chats}) > 1
+    tokens, runs = engine_tokens(open_in_genai(exported("paged"), NPU), chats, NEW_TOKENS)
+    assert tokens == expected
+    assert runs < 2 * NEW_TOKENS  # not one after the other
 
 
 def test_capital_of_france(exported):
