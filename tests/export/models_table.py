@@ -48,9 +48,12 @@ class Row(NamedTuple):
         for op, counts in report.replaced.items():
             name = op.lstrip("_").replace("npu_add_rms_norm", "npu_rms_norm")
             operators[name] += counts["emitted"]
-        kept = sorted({part["role"] for part in report.kept} - {"decoder"})
         fused = ", ".join(f"{count} `{op}`" for op, count in sorted(operators.items()))
-        return Row(*known(architecture), fused or "—", ", ".join(kept) or "—")
+        roles = {part["role"] for part in report.kept}
+        form = "original" if "decoder" in roles else "rebuilt"
+        kept = ", ".join(sorted(roles - {"decoder"}))
+        name, _, precisions, caches = known(architecture)
+        return Row(name, form, precisions, caches, fused or "—", kept or "—")
 
     def __str__(self) -> str:
         return f"| {' | '.join(self)} |"

@@ -82,6 +82,9 @@ REBUILT = (
     Architecture("ministral3", "scaled queries", {"head_dim": 16}),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
     Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
+    Architecture(
+        "nemotron", "partial rotation, LayerNorm and an MLP of squared ReLU, kept", _TOKENS
+    ),
     Architecture("olmo", "norms without weights, kept", _TOKENS),
     Architecture(
         "phi3",
@@ -119,6 +122,7 @@ REBUILT = (
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{_ROUTED}, norms of queries and keys", _EXPERTS),
     Architecture("smollm3", "layers without rotation", _TOKENS),
+    Architecture("stablelm", "partial rotation, LayerNorm, kept"),
     Architecture(
         "starcoder2",
         "LayerNorm and an MLP without gate, kept; sliding window",
@@ -287,14 +291,12 @@ ORIGINAL = tuple(
             _GROWING,
         ),
         ("nanochat", "norms without weights, reversed rotation, capped logits", _TOKENS),
-        ("nemotron", "partial rotation, an MLP of squared ReLU", _TOKENS),
         ("olmo2", "norms after attention and MLP", _TOKENS),
         ("olmo3", "the same with a sliding window", {**_TOKENS, "sliding_window": 4}),
         ("olmoe", f"{_ROUTED}, norms of queries and keys", {**_TOKENS, **_EXPERTS}),
         ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
         ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
-        ("stablelm", "partial rotation, LayerNorm", {}),
         ("vaultgemma", "capped scores and logits", {**_TOKENS, **_WINDOWS, "head_dim": 16}, _ROWS),
         (
             "xglm",
