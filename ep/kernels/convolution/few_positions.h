@@ -15,6 +15,8 @@ namespace npu::convolution {
 
 struct FewPositions {
   static constexpr int64_t kColumnsBytes = 4 << 20;  // of the images that are multiplied together
+  // Of which a line of the product has a position: those that are transposed together.
+  static constexpr int64_t kPlanesTogether = 16;
   // Whether a convolution is one; weights of other types or groups have no panels.
   static bool Fits(int64_t outputs, int64_t channels_out) { return outputs <= 64 && channels_out >= 64; }
 
@@ -70,9 +72,13 @@ struct FewPositions {
     U* to = finish.y.as<U>() + first_plane * outputs;
     ParallelFor(count * channels_out, std::max<int64_t>(1, kCheapGrain / outputs),
                 [=, this](int64_t begin, int64_t end) {
-                  for (int64_t plane = begin; plane < end; ++plane) {
-                    const U* source = from + plane / channels_out * outputs * channels_out + plane % channels_out;
-                    for (int64_t p = 0; p < outputs; ++p) to[plane * outputs + p] = source[p * channels_out];
+                  for (int64_t plane = begin, next; plane < end; plane = next) {
+                    const int64_t image = plane / channels_out;
+                    next = std::min({end, plane + kPlanesTogether, (image + 1) * channels_out});
+                    const U* source = from + image * outputs * channels_out + plane % channels_out;
+                    for (int64_t p = 0; p < outputs; ++p)
+                      for (int64_t i = 0; i < next - plane; ++i)
+                        to[(plane + i) * outputs + p] = source[p * channels_out + i];
                   }
                   finish.InPlace((first_plane + begin) * outputs, (end - begin) * outputs);
                 });

@@ -123,6 +123,20 @@ void PackRow(const From* a, int64_t stride, int64_t depth, int64_t stored_rows, 
   std::fill(out + depth, out + kChunk, To{});
 }
 
+// The same for rows that are a transposed matrix's columns, `stride` between elements: element k of all rows lies in
+// one or two lines, which row by row would be fetched as often as there are rows.
+template <class From, class To>
+void PackColumns(const From* a, int64_t stride, int64_t rows, int64_t depth, int64_t stored_rows, To* out) {
+  constexpr int64_t kChunk = kChunkBytes / sizeof(To);
+  for (; depth > 0; depth -= kChunk, a += kChunk * stride, out += stored_rows * kChunk) {
+    const int64_t count = std::min(depth, kChunk);
+    for (int64_t i = 0; i < count; ++i)
+      for (int64_t r = 0; r < rows; ++r) out[r * kChunk + i] = Converted<From, To>(a[i * stride + r]);
+    for (int64_t r = 0; count < kChunk && r < rows; ++r)
+      std::fill(out + r * kChunk + count, out + (r + 1) * kChunk, To{});
+  }
+}
+
 template <class From, class To>
 void PackRows(const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows, int64_t k0, int64_t depth, To* out) {
   constexpr int64_t kChunk = kChunkBytes / sizeof(To);
@@ -131,10 +145,14 @@ void PackRows(const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows, in
   // cache: then some chunks of all rows at a time, in a third to half of the time for 32 rows, but slower for 12.
   constexpr int64_t kFewRows = 16;
   const int64_t at_once = stored_rows > kFewRows ? 8 * kChunk : depth;
-  for (int64_t k = 0; k < depth; k += at_once) {
-    for (int64_t r = 0; r < rows; ++r) {
-      PackRow(source + r * a.row_stride + k * a.column_stride, a.column_stride, std::min(at_once, depth - k),
-              stored_rows, out + k * stored_rows + r * kChunk);
+  if (a.row_stride == 1 && a.column_stride != 1) {
+    PackColumns(source, a.column_stride, rows, depth, stored_rows, out);
+  } else {
+    for (int64_t k = 0; k < depth; k += at_once) {
+      for (int64_t r = 0; r < rows; ++r) {
+        PackRow(source + r * a.row_stride + k * a.column_stride, a.column_stride, std::min(at_once, depth - k),
+                stored_rows, out + k * stored_rows + r * kChunk);
+      }
     }
   }
   for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunk, out += stored_rows * kChunk)
