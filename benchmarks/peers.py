@@ -32,7 +32,7 @@ PEERS = {
     "openvino": ["openvino==2026.4.1"],
     "llama.cpp": ["llama-cpp-python==0.3.36"],
 }
-# Installed if they are asked for by name.
+# Of `services.py`: no peers of single requests, and no part of the key of converted files.
 MORE = {"openvino-genai": ["openvino==2026.4.1", "openvino-genai==2026.4.1.0"]}
 
 

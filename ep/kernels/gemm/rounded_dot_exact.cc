@@ -1,5 +1,6 @@
 // Rows of A as int8 times a panel of stored integers. Operations on integers' sums are rounded one by one, as in the
 // reference of an operator; a contracted multiply-add is only used where it is written.
+#include "ep/kernels/gemm/quad_columns.h"
 #include "ep/kernels/gemm/rounded_dot.h"
 #include "ep/kernels/gemm/stored_row.h"
 #include "ep/runtime/isa.h"
@@ -59,16 +60,6 @@ void PlainDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& sc
 #if defined(__AVX512F__)
 
 #define NPU_VNNI __attribute__((target("avx512vnni")))
-
-// The columns of two vectors of quads in order: a lane of 128 bits of the first has columns 8 i to 8 i + 3.
-inline __m512i FirstColumns(__m512i first, __m512i second) {
-  const __m512i order = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-  return _mm512_permutex2var_epi32(first, order, second);
-}
-inline __m512i LastColumns(__m512i first, __m512i second) {
-  const __m512i order = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-  return _mm512_permutex2var_epi32(first, order, second);
-}
 
 // sums[kRows][2] = the products of a group with the unsigned integers, in the order of the columns of quads. A function
 // of its own: inside the loop over groups the compiler does not keep so many sums in registers.

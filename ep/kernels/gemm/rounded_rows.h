@@ -39,7 +39,7 @@ class RowRounding {
   RowRounding(DType dtype, const Matrix& a, int64_t group, int32_t zero_point, SliverOrder order,
               AlignedBuffer& memory);
 
-  // Stores rows [m0, m0 + rows) of A; at most as many as the first block.
+  // Stores rows [m0, m0 + rows) of A in place of the block before.
   void StoreBlock(int64_t m0, int64_t rows);
 
   int64_t slivers() const { return (rows_ - 1) / sliver_rows() + 1; }

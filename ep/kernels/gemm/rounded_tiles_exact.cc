@@ -1,6 +1,7 @@
 // Rows of A as int8 times a panel of stored integers, by tile registers. Each group of K gives a block of sums of 32
 // rows, whose scaling takes as long as its products: while the tile unit multiplies a block, the vector unit scales the
 // block before last, whose sums are in memory by then. Floats are rounded as in rounded_dot_exact.cc.
+#include "ep/kernels/gemm/quad_columns.h"
 #include "ep/kernels/gemm/rounded_dot.h"
 #include "ep/kernels/gemm/stored_row.h"
 #include "ep/runtime/isa.h"
@@ -24,8 +25,8 @@ constexpr int64_t kSliverUnitBytes = kUnit * kRows;    // of A
 constexpr int64_t kSums = kRows * kPanelColumns;       // of a block
 constexpr int kKeptBlocks = 3;                         // multiplied, stored and scaled at a time
 
-// Four rows of K of a panel as bytes [column][4]. The columns of the first vector are 0 to 3, 8 to 11, 16 to 19 and 24
-// to 27, those of the second the others: an instruction that puts them in order would take longer than the sums' own.
+// Four rows of K of a panel as bytes [column][4], whose columns stay in the order of quad_columns.h: results are put in
+// order once, after all groups.
 template <int bits>
 void UnpackGroup(const uint8_t* stored, int64_t quads, int8_t* out) {
   for (int64_t q = 0; q < quads; ++q, stored += 2 * kStoredElements * bits / 8, out += kRowBytes) {
@@ -57,11 +58,9 @@ struct Columns {
     return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
   }
   static void PutInOrder(float* row) {
-    const __m512 first = _mm512_load_ps(row), second = _mm512_load_ps(row + 16);
-    const __m512i low = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
-    const __m512i high = _mm512_setr_epi32(8, 9, 10, 11, 24, 25, 26, 27, 12, 13, 14, 15, 28, 29, 30, 31);
-    _mm512_store_ps(row, _mm512_permutex2var_ps(first, low, second));
-    _mm512_store_ps(row + 16, _mm512_permutex2var_ps(first, high, second));
+    const __m512i first = _mm512_load_si512(row), second = _mm512_load_si512(row + 16);
+    _mm512_store_si512(row, FirstColumns(first, second));
+    _mm512_store_si512(row + 16, LastColumns(first, second));
   }
 };
 
