@@ -325,9 +325,9 @@ class ConvKernel final : public Kernel {
     const int64_t out = weight.shape[0];
     DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(
-          kOp, [task = convolution::Depthwise<T>{std::move(taps), x.shape[0] * out, out, out / groups_, x.as<const T>(),
-                                                 weight.as<const T>(), bias.as<const T>(), finish}] { task.Run(); });
+      ctx.Launch(kOp, [task = convolution::Depthwise<T>{{std::move(taps), x.shape[0] * out, out, out / groups_,
+                                                         x.as<const T>(), weight.as<const T>(), bias.as<const T>(),
+                                                         finish}}] { task.Run(); });
     });
   }
 

@@ -5,40 +5,43 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "ep/kernels/convolution/finish.h"
+#include "ep/kernels/convolution/depthwise_blocks.h"
 #include "ep/kernels/convolution/padded_plane.h"
-#include "ep/kernels/convolution/taps.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/gemm/vector.h"
 #include "ep/kernels/pooling/rows.h"
 
 namespace npu::convolution {
 
-// A kernel of taps.count() weights for each output plane; plane m reads input plane m / per_channel. Sums are computed
-// in float (double for float64) and rounded once.
+// Sums are computed in float (double for float64) and rounded once.
 template <class T>
 struct Depthwise {
   using C = ComputeType<T>;
-  Taps taps;
-  int64_t planes;        // of the output: images * channels * per_channel
-  int64_t channels_out;  // of an image
-  int64_t per_channel;
-  const T* x;
-  const T* weight;
-  const T* bias;  // may be null
-  Finish finish;
+  DepthwiseOperands<T> operands;
 
   void Run() const {
-    const int64_t work = std::max<int64_t>(1, taps.outputs() * taps.count());
-    ParallelFor(planes, std::max<int64_t>(1, kCheapGrain / work),
+    if constexpr (std::is_same_v<C, float>)
+      if (DepthwiseBlocks<T>::Suits(operands.taps) && !FewTaps()) return DepthwiseBlocks<T>(operands).Run();
+    const int64_t work = std::max<int64_t>(1, operands.taps.outputs() * operands.taps.count());
+    ParallelFor(operands.planes, std::max<int64_t>(1, kCheapGrain / work),
                 [this](int64_t begin, int64_t end) { Planes(begin, end); });
   }
 
  private:
+  // Whether planes are summed as fast as they are transposed: with 3 × 3 neighbouring taps and as many outputs.
+  bool FewTaps() const {
+    constexpr int64_t kFew = 9;
+    const std::vector<Axis>& axes = operands.taps.axes();
+    return operands.taps.count() <= kFew &&
+           std::all_of(axes.begin(), axes.end(), [](const Axis& axis) { return axis.stride == 1; });
+  }
+
   void Planes(int64_t begin, int64_t end) const {
+    const auto& [taps, planes, channels_out, per_channel, x, weight, bias, finish] = operands;
     pooling::RowReader<T> reader(taps.inputs());
     pooling::RowWriter<T> writer(taps.outputs());
     std::vector<C> kernel(static_cast<size_t>(taps.count()));
@@ -48,7 +51,7 @@ struct Depthwise {
         for (int64_t k = 0; k < taps.count(); ++k)
           kernel[static_cast<size_t>(k)] = Upcast(weight[m * taps.count() + k]);
         const C* from = reader(x + plane / per_channel * taps.inputs(), taps.inputs());
-        T* to = finish.y.as<T>() + plane * taps.outputs();
+        T* to = finish.y.template as<T>() + plane * taps.outputs();
         convolve(from, kernel.data(), bias == nullptr ? C{0} : Upcast(bias[m]), writer.Values(to));
         writer.Commit(to, taps.outputs());
         finish.InPlace(plane * taps.outputs(), taps.outputs());
@@ -70,8 +73,8 @@ struct Depthwise {
   }
 
   void SumRuns(const std::vector<convolution::Run>& runs, const C* from, const C* weights, C start, C* to) const {
-    std::fill(to, to + taps.outputs(), start);
-    WithStride(taps.stride(), [&](auto stride) {
+    std::fill(to, to + operands.taps.outputs(), start);
+    WithStride(operands.taps.stride(), [&](auto stride) {
       for (const convolution::Run& run : runs) {
         const C* in = from + run.position;
         C* out = to + run.first;

@@ -1,4 +1,4 @@
-// Exponentials, maxima and transposes of vectors of floats, for scores and products of attention. Intrinsics are used
+// Exponentials, maxima and sums of vectors of floats, for scores and products of attention. Intrinsics are used
 // only where the generic form costs an instruction in the inner loops.
 #pragma once
 
@@ -7,15 +7,18 @@
 #include <utility>
 
 #include "ep/kernels/float_vector.h"
+#include "ep/kernels/transposed_block.h"
 
 namespace npu::attention {
 
 using simd::Broadcast;
 using simd::IntVec;
 using simd::kLanes;
+using simd::LaneSequence;
 using simd::Load;
 using simd::LoadFloats;
 using simd::Store;
+using simd::Transpose;
 using simd::Vec;
 
 #if defined(__AVX512F__) || defined(__aarch64__)
@@ -99,14 +102,6 @@ NPU_SIMD_INLINE Vec InterleaveHalves(__m256i even, __m256i odd) {
 namespace internal {
 
 template <int... I>
-NPU_SIMD_INLINE Vec InterleaveLow(Vec a, Vec b, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(a, b, (I / 2 + (I % 2) * kLanes)...);
-}
-template <int... I>
-NPU_SIMD_INLINE Vec InterleaveHigh(Vec a, Vec b, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(a, b, (kLanes / 2 + I / 2 + (I % 2) * kLanes)...);
-}
-template <int... I>
 NPU_SIMD_INLINE Vec AddPairs(Vec a, Vec b, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(a, b, (2 * I)...) + __builtin_shufflevector(a, b, (2 * I + 1)...);
 }
@@ -119,25 +114,6 @@ NPU_SIMD_INLINE Vec Rotate(Vec v, int n) {
 }
 
 }  // namespace internal
-
-using LaneSequence = std::make_integer_sequence<int, kLanes>;
-
-// Transposes kLanes x kLanes values of 32 bits.
-NPU_SIMD_INLINE void Transpose(Vec (&rows)[kLanes]) {
-  // Interleaving row i with row i + kLanes / 2 rotates the bits of (row, lane) by one; log2(kLanes) rotations swap row
-  // and lane.
-#pragma GCC unroll 8
-  for (int step = kLanes; step > 1; step /= 2) {
-    Vec next[kLanes];
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes / 2; ++i) {
-      next[2 * i] = internal::InterleaveLow(rows[i], rows[i + kLanes / 2], LaneSequence{});
-      next[2 * i + 1] = internal::InterleaveHigh(rows[i], rows[i + kLanes / 2], LaneSequence{});
-    }
-#pragma GCC unroll 16
-    for (int i = 0; i < kLanes; ++i) rows[i] = next[i];
-  }
-}
 
 // Lane i of the result is the sum of the lanes of v[i].
 NPU_SIMD_INLINE Vec SumLanes(Vec (&v)[kLanes]) {
