@@ -23,6 +23,7 @@ namespace {
 using channels_last::Dense;
 using channels_last::Depthwise;
 using channels_last::Finish;
+using channels_last::PixelSource;
 using channels_last::Tiles;
 using channels_last::Winograd;
 
@@ -108,34 +109,65 @@ class ChannelsLastConv final : public Kernel {
   template <class T>
   void Run(OpContext& ctx, const std::vector<pooling::Axis>& axes, const TensorView& x, const TensorView& bias,
            const TensorView& residual, const TensorView& y) const {
+    if (groups_ == 1 && !UsesWinograd() && !UsesTiles()) return RunDense<T>(ctx, axes, x, bias, residual, y);
     const int64_t images = x.shape[0], out = weight_shape_[0];
-    // A copy is made as it is read. What the next operator does not read as T is not rounded.
-    const int64_t channels = layout_.Of(0) ? x.shape[1] : ChannelsOfCopies(x.shape[1]);
-    const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0), channels);
+    const float* biases = bias.as<const float>();
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      if (groups_ == 1) {
+        const Finish<T> finish = FinishOf<T>(ctx, residual, y);
+        Launch(ctx, Tiles(axes, images, SourceOf<T>(x), Matrix(), biases, finish));
+        if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
+        return;
+      }
+    }
+    const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0));
+    const Finish<T> finish = FinishOf<T>(ctx, residual, y);
+    if (groups_ != 1) {
+      Launch(ctx, Depthwise<T>(axes, images, pixels, taps_first_.data(), biases, finish));
+    } else if constexpr (std::is_same_v<T, float>) {
+      const gemm::PackedMatrix points = packed_.matrix({nullptr, x.shape[1], Winograd::StoredColumns(out)});
+      Launch(ctx, Winograd(axes, images, x.shape[1], pixels, points, biases, finish));
+    }
+    if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
+  }
+
+  // Planes at an end of a chain are transposed piece by piece.
+  template <class T>
+  void RunDense(OpContext& ctx, const std::vector<pooling::Axis>& axes, const TensorView& x, const TensorView& bias,
+                const TensorView& residual, const TensorView& y) const {
+    const bool planes = !layout_.output && !(residual && layout_.Of(3));
+    const Finish<T> finish =
+        planes ? Finish<T>{activation_, nullptr, nullptr, nullptr, weight_shape_[0]} : FinishOf<T>(ctx, residual, y);
+    Dense<T> dense(axes, x.shape[0], SourceOf<T>(x), Matrix(), bias.as<const float>(), finish);
+    if (planes)
+      dense.To({y.as<float>(), residual.as<const float>(), weight_shape_[0], channels_last::Pixels(y)});
+    Launch(ctx, std::move(dense));
+    if (!layout_.output && !planes) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
+  }
+
+  template <class T>
+  PixelSource<T> SourceOf(const TensorView& x) const {
+    const bool pixels = layout_.Of(0);
+    const int64_t positions = channels_last::Pixels(x);
+    return {pixels ? x.as<const T>() : nullptr, pixels ? nullptr : x.as<const float>(), x.shape[1], positions,
+            x.shape[0] * positions};
+  }
+
+  // What is not channels last is written so first.
+  template <class T>
+  Finish<T> FinishOf(OpContext& ctx, const TensorView& residual, const TensorView& y) const {
     Finish<T> finish{activation_, channels_last::ReadChannelsLast<T>(ctx, kOp, residual, layout_.Of(3)), nullptr,
-                     nullptr, out};
+                     nullptr, weight_shape_[0]};
     if (layout_.output) {
       finish.y = y.as<T>();
     } else {
       finish.floats = static_cast<float*>(ctx.Workspace(y.bytes()));
       if constexpr (std::is_same_v<T, float>) finish.y = finish.floats;
     }
-    const float* biases = bias.as<const float>();
-    if (groups_ != 1) {
-      Launch(ctx, Depthwise<T>(axes, images, pixels, taps_first_.data(), biases, finish));
-    } else if (UsesWinograd()) {
-      if constexpr (std::is_same_v<T, float>) {
-        const gemm::PackedMatrix points = packed_.matrix({nullptr, channels, Winograd::StoredColumns(out)});
-        Launch(ctx, Winograd(axes, images, channels, pixels, points, biases, finish));
-      }
-    } else {
-      const gemm::PackedMatrix matrix =
-          packed_.matrix({nullptr, weight_shape_[2] * weight_shape_[3] * StoredChannels(), out});
-      if constexpr (std::is_same_v<T, BFloat16>)
-        if (UsesTiles()) Launch(ctx, Tiles(axes, images, channels, pixels, matrix, biases, finish));
-      if (!UsesTiles()) Launch(ctx, Dense<T>(axes, images, channels, pixels, matrix, biases, finish));
-    }
-    if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
+    return finish;
+  }
+  gemm::PackedMatrix Matrix() const {
+    return packed_.matrix({nullptr, weight_shape_[2] * weight_shape_[3] * StoredChannels(), weight_shape_[0]});
   }
 
   template <class Task>
@@ -152,8 +184,6 @@ class ChannelsLastConv final : public Kernel {
     if (UsesTiles()) return Tiles::StoredChannels(channels, weight_shape_[2] * weight_shape_[3]);
     return layout_.rounds ? Dense<BFloat16>::StoredChannels(channels) : Dense<float>::StoredChannels(channels);
   }
-  // Of a dense convolution as they are multiplied.
-  int64_t ChannelsOfCopies(int64_t channels) const { return groups_ == 1 ? StoredChannels() : channels; }
 
   Attributes attributes_;
   int64_t groups_;
@@ -189,16 +219,23 @@ std::string WhyUnsupported(const NodeView& node) {
   return OutputActivation::WhyUnsupported(node.attributes);
 }
 
-// Of a convolution whose neighbours all have the plain order: it pays for those that Winograd's filtering computes, but
-// for very few channels.
+// Of a convolution whose neighbours all have the plain order, which it converts from and to: it pays with several taps,
+// but for very few channels, and for planes of few positions, whose rows and columns fill no vectors.
 std::string WhyNotAlone(const NodeView& node) {
   if (std::string reason = WhyUnsupported(node); !reason.empty()) return reason;
-  constexpr int64_t kFewChannels = 24;
-  const std::vector<int64_t>& weight = node.shapes[1];
-  const Shape shape(weight);
-  const bool suits = Winograd::Suits(shape) && shape[1] >= kFewChannels && node.attributes.Int("group") == 1 &&
-                     AreOnes(node.attributes, "strides") && AreOnes(node.attributes, "dilations");
-  return suits ? "" : "converting takes as long as it saves";
+  constexpr int64_t kFewChannels = 16, kFewOfWinograd = 24, kFewPositions = 256;
+  constexpr const char* kSlow = "converting takes as long as it saves";
+  const Shape weight(node.shapes[1]);
+  if (node.attributes.Int("group") != 1 || weight[0] < kFewChannels || weight[1] < kFewChannels) return kSlow;
+  const bool single_strides = AreOnes(node.attributes, "strides");
+  if (weight[2] * weight[3] == 1) {
+    const std::vector<int64_t>& x = node.shapes[0];
+    const bool known = node.rank_known[0] && x.size() == 4 && x[2] > 0 && x[3] > 0;
+    // Of one position the two orders are the same.
+    return known && single_strides && x[2] * x[3] > 1 && x[2] * x[3] <= kFewPositions ? "" : kSlow;
+  }
+  const bool winograd = Winograd::Suits(weight) && single_strides && AreOnes(node.attributes, "dilations");
+  return winograd && weight[1] < kFewOfWinograd ? kSlow : "";
 }
 
 OpDef Definition(const char* type, std::vector<ArgDef> inputs, std::vector<AttrDef> attributes,

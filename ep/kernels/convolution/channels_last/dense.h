@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "ep/kernels/convolution/channels_last/padded_rows.h"
 #include "ep/kernels/convolution/channels_last/pieces.h"
 #include "ep/kernels/convolution/channels_last/plane.h"
+#include "ep/kernels/convolution/channels_last/plane_results.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
@@ -30,10 +32,16 @@ class Dense {
   static constexpr int64_t StoredChannels(int64_t channels) { return (channels + kDepth - 1) / kDepth * kDepth; }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
-  Dense(const std::vector<Axis>& axes, int64_t images, int64_t channels, const T* x, const gemm::PackedMatrix& weight,
+  Dense(const std::vector<Axis>& axes, int64_t images, const PixelSource<T>& x, const gemm::PackedMatrix& weight,
         const float* bias, const Finish<T>& finish)
-      : Dense(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), channels, x, weight, bias,
+      : Dense(PlaneOf(axes, images, x.channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), x, weight, bias,
               finish) {}
+
+  // The results are written as planes instead.
+  Dense& To(const PlaneResults& planes) {
+    planes_ = planes;
+    return *this;
+  }
 
   void Run() const {
     const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(kBlockBytes),
@@ -46,16 +54,17 @@ class Dense {
   }
 
  private:
-  Dense(const Plane& plane, int64_t channels, const T* x, const gemm::PackedMatrix& weight, const float* bias,
+  Dense(const Plane& plane, const PixelSource<T>& x, const gemm::PackedMatrix& weight, const float* bias,
         const Finish<T>& finish)
-      : rows_(plane.axes, channels, StoredChannels(channels), /*separate=*/true),
+      : rows_(plane.axes, x.channels, StoredChannels(x.channels), /*separate=*/true, /*copied=*/x.pixels == nullptr),
         images_(plane.images),
+        outputs_(plane.outputs),
         x_(x),
         weight_(weight),
         bias_(bias),
         finish_(finish) {
     const Axis &v = plane.axes[0], &h = plane.axes[1];
-    const int64_t stored = StoredChannels(channels);
+    const int64_t stored = StoredChannels(x.channels);
     const bool merged = h.dilation == 1 && rows_.pixel_pitch() == stored;
     const int64_t taps = merged ? 1 : h.kernel, depth = (merged ? h.kernel : 1) * stored;
     for (int64_t ky = 0; ky < v.kernel; ++ky)
@@ -73,7 +82,7 @@ class Dense {
     const T* from;
     int64_t pixel, height;
   };
-  static constexpr int64_t kBlockBytes = 384 << 10;    // of rows that are read together: a part of a second-level cache
+  static constexpr int64_t kBlockBytes = 448 << 10;    // of rows that are read together: a part of a second-level cache
   static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
   static constexpr int kWidth = gemm::kPanelColumns;
   static constexpr gemm::PanelFormat kFormat =
@@ -86,7 +95,7 @@ class Dense {
     const auto [image, begin, end, panel_begin, panel_end] = piece;
     static thread_local gemm::AlignedBuffer scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
-    const Rows<T> rows = rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch);
+    const Rows<T> rows = rows_.Read(x_, image, begin, end, scratch);
     const gemm::MicroKernel& kernel = *Kernel();
     // Tiles of equal size, in one line each.
     const int64_t tiles = (h.out + kernel.sliver_rows - 1) / kernel.sliver_rows;
@@ -95,20 +104,30 @@ class Dense {
     const bool stay = (panel_end - panel_begin) * panel_bytes <= kStayingBytes;
     const auto outputs_at = [&](int64_t number) -> Outputs {
       const int64_t line = number / tiles, t = number % tiles;
-      const int64_t first = t * h.out / tiles, height = (t + 1) * h.out / tiles - first;
+      const int64_t first = t * h.out / tiles, pixel = (image * v.out + begin + line) * h.out + first;
       const T* from = rows.data + line * v.stride * rows.row_pitch + first * h.stride * rows.pixel_pitch;
-      return {from, (image * v.out + begin + line) * h.out + first, height};
+      return {from, pixel, std::min((t + 1) * h.out / tiles - first, outputs_ - pixel)};
     };
-    const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step) {
+    const int64_t depth = weight_.rows / kDepth;
+    int64_t count = (end - begin) * tiles;
+    while (count > 0 && outputs_at(count - 1).height <= 0) --count;  // of the last row
+    int64_t held = 0;  // pixels whose sums wait to be written as planes
+    const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step, bool last) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
-      alignas(64) float sums[gemm::kSliverRows * kWidth];
-      SumTile(kernel.FunctionsFor(count)[outputs.height], outputs.from, panels + p * panel_bytes, next, step,
-              outputs.pixel * finish_.channels + channel, outputs.height, count, sums);
-      finish_.template Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel, count);
+      alignas(64) float sums[(PlaneResults::kMost + gemm::kSliverRows) * kWidth];
+      SumTile(kernel.FunctionsFor(count)[outputs.height], outputs, panels + p * panel_bytes, next, step, channel, count,
+              sums + held * kWidth);
+      if (!planes_)
+        return finish_.template Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel,
+                                              count);
+      held += outputs.height;
+      if (!last && held + gemm::kSliverRows <= PlaneResults::kMost) return;
+      planes_->template Write<kWidth>(formula, sums, held, bias.data(), outputs.pixel + outputs.height - held, channel,
+                                      count);
+      held = 0;
     };
-    const int64_t count = (end - begin) * tiles, depth = weight_.rows / kDepth;
-    if (stay) {
+    if (stay && !planes_) {
       // All channels of a tile, so that results are written one after the other. Meanwhile the pixels of the next tile
       // are read.
       Outputs next = outputs_at(0);
@@ -117,14 +136,14 @@ class Dense {
         const char* pixels = reinterpret_cast<const char*>(next.from);
         const int64_t bytes = next.height * h.stride * rows.pixel_pitch * static_cast<int64_t>(sizeof(T));
         const int64_t steps = (panel_end - panel_begin) * depth, step = (bytes + steps - 1) / steps;
-        for (int64_t p = panel_begin; p < panel_end; ++p, pixels += depth * step) run(p, outputs, pixels, step);
+        for (int64_t p = panel_begin; p < panel_end; ++p, pixels += depth * step) run(p, outputs, pixels, step, /*last=*/true);
       }
     } else {
       // While a panel is multiplied the next one is read.
       const int64_t step = (kRowBytes + count - 1) / count;
       for (int64_t p = panel_begin; p < panel_end; ++p) {
         const char* next = panels + std::min(p + 1, panel_end - 1) * panel_bytes;
-        for (int64_t t = 0; t < count; ++t, next += depth * step) run(p, outputs_at(t), next, step);
+        for (int64_t t = 0; t < count; ++t, next += depth * step) run(p, outputs_at(t), next, step, t + 1 == count);
       }
     }
   }
@@ -143,31 +162,42 @@ class Dense {
 
   // Prefetches `next` and, before they are read and written, the rows of the residual and of the result: the
   // micro-kernel has a chunk of the depth for each row, of a small depth too few.
-  void SumTile(gemm::TileFunction multiply, const T* from, const char* panel, const char* next, int64_t step,
-               int64_t at, int64_t height, int64_t count, float* sums) const {
+  void SumTile(gemm::TileFunction multiply, const Outputs& outputs, const char* panel, const char* next, int64_t step,
+               int64_t channel, int64_t count, float* sums) const {
     constexpr int64_t kElement = sizeof(T);
-    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kElement, bytes = finish_.bytes();
+    const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kElement;
     const Block* last = &blocks_.back();
-    const int64_t chunks = last->depth * kElement / gemm::kChunkBytes;
-    const char* result = finish_.ResultAt(at);
-    PrefetchRows<1>(result, bytes, std::min(chunks, height), height, count);
-    if (finish_.residual != nullptr)
-      PrefetchRows<0>(reinterpret_cast<const char*>(finish_.residual + at), kElement, 0, height, count);
+    gemm::Prefetch prefetch{next, step};
+    if (planes_) {
+      prefetch.result = reinterpret_cast<const char*>(planes_->y + planes_->At(outputs.pixel, channel));
+      prefetch.result_stride = planes_->positions * static_cast<int64_t>(sizeof(float));
+      prefetch.result_end = outputs.height * static_cast<int64_t>(sizeof(float)) - 1;
+    } else {
+      const int64_t at = outputs.pixel * finish_.channels + channel, bytes = finish_.bytes();
+      const int64_t chunks = last->depth * kElement / gemm::kChunkBytes;
+      prefetch.result = finish_.ResultAt(at);
+      prefetch.result_stride = finish_.channels * bytes;
+      prefetch.result_end = count * bytes - 1;
+      PrefetchRows<1>(prefetch.result, bytes, std::min(chunks, outputs.height), outputs.height, count);
+      if (finish_.residual != nullptr)
+        PrefetchRows<0>(reinterpret_cast<const char*>(finish_.residual + at), kElement, 0, outputs.height, count);
+    }
     for (const Block* block = blocks_.data(); block <= last; ++block) {
-      multiply({from + block->offset, pitch, gemm::kChunkBytes}, panel,
-               {next, step, result, finish_.channels * bytes, count * bytes - 1, block == last ? height : 0},
-               block->depth, sums, block != blocks_.data());
-      next += block->depth / kDepth * step;
+      if (block == last) prefetch.result_rows = planes_ ? count : outputs.height;
+      multiply({outputs.from + block->offset, pitch, gemm::kChunkBytes}, panel, prefetch, block->depth, sums,
+               block != blocks_.data());
+      prefetch.data += block->depth / kDepth * step;
       panel += block->depth / kDepth * kRowBytes;
     }
   }
 
   PaddedRows<T> rows_;
-  int64_t images_;
-  const T* x_;
+  int64_t images_, outputs_;
+  PixelSource<T> x_;
   gemm::PackedMatrix weight_;
   const float* bias_;
   Finish<T> finish_;
+  std::optional<PlaneResults> planes_;
   std::vector<Block> blocks_;
 };
 

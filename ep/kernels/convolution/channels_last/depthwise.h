@@ -65,12 +65,12 @@ class Depthwise {
     static thread_local gemm::AlignedBuffer scratch;
     const PaddedRows<T> padded({vertical_, horizontal_}, finish_.channels, finish_.channels, /*separate=*/false);
     const auto sum = DepthwiseFunctionOf<kOutputs, PixelsInside<T>>(taps_);
-    const int64_t together = padded.RowsWithin(kBlockBytes);
+    const int64_t together = padded.RowsWithin(kBlockBytes), positions = vertical_.in * horizontal_.in;
+    const PixelSource<T> x{x_, nullptr, finish_.channels, positions, images_ * positions};
     while (begin < end) {
       const int64_t image = begin / vertical_.out, first = begin % vertical_.out;
       const int64_t stop = std::min({first + together, vertical_.out, first + end - begin});
-      const Rows<T> rows =
-          padded.Read(x_ + image * vertical_.in * horizontal_.in * finish_.channels, first, stop, scratch);
+      const Rows<T> rows = padded.Read(x, image, first, stop, scratch);
       const int64_t row_pitch = vertical_.dilation * rows.row_pitch;
       for (int64_t line = first; line < stop; ++line, ++begin) {
         const T* from = rows.data + (line - first) * vertical_.stride * rows.row_pitch;

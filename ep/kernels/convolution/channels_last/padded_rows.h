@@ -3,9 +3,9 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
+#include "ep/kernels/convolution/channels_last/pixel_source.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/pooling/windows.h"
 
@@ -51,10 +51,12 @@ class PaddedRows {
     return std::clamp<int64_t>((fitting - Extent(vertical_, 1)) / vertical_.stride + 1, 1, vertical_.out);
   }
 
-  // For the output rows [begin, end): in the image, or a copy in `scratch`, with `slack` elements of any value behind.
-  Rows<T> Read(const T* image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch, int64_t slack = 0) const {
-    const int64_t first = begin * vertical_.stride - vertical_.before;
-    if (in_place_) return {image + first * row_pitch_, row_pitch_, pixel_pitch_};
+  // For the output rows [begin, end) of an image: where they are, or a copy in `scratch`, with `slack` elements of any
+  // value behind.
+  Rows<T> Read(const PixelSource<T>& x, int64_t image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch,
+               int64_t slack = 0) const {
+    const int64_t first = begin * vertical_.stride - vertical_.before, line = image * vertical_.in;
+    if (in_place_) return {x.pixels + (line + first) * row_pitch_, row_pitch_, pixel_pitch_};
     const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
     T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes + slack * static_cast<int64_t>(sizeof(T))));
     for (int64_t r = 0; r < count; ++r) {
@@ -63,7 +65,7 @@ class PaddedRows {
       if (from < 0 || from >= vertical_.in) {
         std::fill(to, to + row_pitch_, T{});
       } else {
-        CopyRow(image + from * horizontal_.in * channels_, to);
+        CopyRow(x, (line + from) * horizontal_.in, to);
       }
     }
     return {rows, row_pitch_, pixel_pitch_};
@@ -76,19 +78,11 @@ class PaddedRows {
   }
   static bool IsInside(const Axis& axis) { return axis.before == 0 && Extent(axis, axis.out) <= axis.in; }
 
-  void CopyRow(const T* from, T* to) const {
+  void CopyRow(const PixelSource<T>& x, int64_t first, T* to) const {
     const int64_t pixels = row_pitch_ / pixel_pitch_, begin = std::min(horizontal_.before, pixels);
-    const int64_t end = std::min(begin + horizontal_.in, pixels);
+    const int64_t end = std::min({begin + horizontal_.in, pixels, begin + x.count - first});
     std::fill(to, to + begin * pixel_pitch_, T{});
-    if (pixel_pitch_ == channels_) {
-      std::memcpy(to + begin * channels_, from, static_cast<size_t>((end - begin) * channels_) * sizeof(T));
-    } else {
-      T* pixel = to + begin * pixel_pitch_;
-      for (int64_t p = begin; p < end; ++p, from += channels_, pixel += pixel_pitch_) {
-        std::copy_n(from, channels_, pixel);
-        std::fill(pixel + channels_, pixel + stored_, T{});
-      }
-    }
+    x.Copy(first, end - begin, to + begin * pixel_pitch_, stored_, pixel_pitch_);
     std::fill(to + end * pixel_pitch_, to + row_pitch_, T{});
   }
 

@@ -6,27 +6,32 @@
 #include <vector>
 
 #include "ep/kernels/pooling/windows.h"
+#include "ep/runtime/kernel_api.h"
 
 namespace npu::channels_last {
 
-// The images, or the same pixels in other rows.
+// The images, or the same pixels in other rows, the last of which may have fewer.
 struct Plane {
   std::vector<pooling::Axis> axes;
   int64_t images;
+  int64_t outputs;  // of all images
 };
 
-// If every output reads its own pixel, rows may be of any length: of one that fits `bytes` and needs few tiles.
+// If every output reads its own pixel, rows may be of any length: of one that fits `bytes`, is a number of whole tiles
+// and of whole lines of planes, and gives every thread several rows.
 inline Plane PlaneOf(const std::vector<pooling::Axis>& axes, int64_t images, int64_t pixel_bytes, int64_t bytes) {
+  constexpr int64_t kWhole = 48, kRowsOfThread = 8;
+  const int64_t outputs = images * axes[0].out * axes[1].out;
   for (const pooling::Axis& axis : axes)
-    if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out) return {axes, images};
-  const int64_t rows = images * axes[0].in;
-  const int64_t row_bytes = axes[1].in * pixel_bytes;
-  int64_t together = std::clamp<int64_t>(bytes / row_bytes, 1, rows);
-  while (rows % together != 0) --together;
+    if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out)
+      return {axes, images, outputs};
+  const int64_t fitting = std::min(bytes / pixel_bytes, outputs / (NumThreads() * kRowsOfThread));
+  int64_t width = std::max(fitting / kWhole, int64_t{1}) * kWhole;
+  if (outputs <= width * NumThreads()) width = outputs;  // threads share the channels
   pooling::Axis vertical = axes[0], horizontal = axes[1];
-  vertical.in = vertical.out = rows / together;
-  horizontal.in = horizontal.out = horizontal.in * together;
-  return {{vertical, horizontal}, 1};
+  vertical.in = vertical.out = (outputs + width - 1) / width;
+  horizontal.in = horizontal.out = width;
+  return {{vertical, horizontal}, 1, outputs};
 }
 
 }  // namespace npu::channels_last

@@ -28,10 +28,10 @@ class Tiles {
   }
 
   // `weight`: [kernel rows * kernel columns * StoredChannels(..), channels out]. `bias` may be null.
-  Tiles(const std::vector<Axis>& axes, int64_t images, int64_t channels, const BFloat16* x,
-        const gemm::PackedMatrix& weight, const float* bias, const Finish<BFloat16>& finish)
-      : Tiles(PlaneOf(axes, images, channels * static_cast<int64_t>(sizeof(BFloat16)), kBlockBytes), channels, x,
-              weight, bias, finish) {}
+  Tiles(const std::vector<Axis>& axes, int64_t images, const PixelSource<BFloat16>& x, const gemm::PackedMatrix& weight,
+        const float* bias, const Finish<BFloat16>& finish)
+      : Tiles(PlaneOf(axes, images, x.channels * static_cast<int64_t>(sizeof(BFloat16)), kBlockBytes), x, weight, bias,
+              finish) {}
 
   void Run() const {
     int64_t lines = rows_.RowsWithin(kBlockBytes);
@@ -55,13 +55,14 @@ class Tiles {
 
   static constexpr bool Copies(int64_t channels, int64_t taps) { return channels < kChunk / 3 && taps > 1; }
 
-  Tiles(const Plane& plane, int64_t channels, const BFloat16* x, const gemm::PackedMatrix& weight, const float* bias,
+  Tiles(const Plane& plane, const PixelSource<BFloat16>& x, const gemm::PackedMatrix& weight, const float* bias,
         const Finish<BFloat16>& finish)
       : kernel_(*Kernel()),
-        copies_(Copies(channels, plane.axes[0].kernel * plane.axes[1].kernel)),
-        rows_(plane.axes, channels, StoredChannels(channels, plane.axes[0].kernel * plane.axes[1].kernel), !copies_,
+        copies_(Copies(x.channels, plane.axes[0].kernel * plane.axes[1].kernel)),
+        rows_(plane.axes, x.channels, StoredChannels(x.channels, plane.axes[0].kernel * plane.axes[1].kernel), !copies_,
               /*copied=*/true),
         images_(plane.images),
+        outputs_(plane.outputs),
         x_(x),
         weight_(weight),
         bias_(bias),
@@ -156,7 +157,7 @@ class Tiles {
     // Tiles read rows that they do not have.
     const int64_t slack = gemm::kMaxSliverRows * h.stride * rows_.pixel_pitch();
     const Rows<BFloat16> rows =
-        rows_.Read(x_ + image * v.in * h.in * rows_.channels(), begin, end, scratch.rows, slack);
+        rows_.Read(x_, image, begin, end, scratch.rows, slack);
     const Lines lines = LinesOf(end - begin);
     const BFloat16* left = copies_ ? CopyRows(rows, end - begin, scratch.copies) : rows.data;
     const int64_t pitch = copies_ ? copy_pitch() : h.stride * rows.pixel_pitch;
@@ -200,17 +201,16 @@ class Tiles {
     }
   }
 
-  // Of each line, what is no padding.
+  // Of each line, what is neither padding nor behind the last output.
   template <class F>
   void StoreTile(const F& formula, const float* sums, const Lines& lines, const Tile& tile, int64_t first_line,
                  int64_t channel, int64_t count, const float* bias) const {
     const int64_t out = rows_.horizontal().out;
     for (int64_t at = tile.first, end = tile.first + tile.rows; at < end;) {
       const int64_t line = at / lines.wide, x = at % lines.wide, stop = std::min(end, (line + 1) * lines.wide);
-      const int64_t height = std::min(out - x, stop - at);
+      const int64_t pixel = (first_line + line) * out + x, height = std::min({out - x, stop - at, outputs_ - pixel});
       if (height > 0)
-        finish_.Store<kWidth>(formula, sums + (at - tile.first) * kWidth, height, bias, (first_line + line) * out + x,
-                              channel, count);
+        finish_.Store<kWidth>(formula, sums + (at - tile.first) * kWidth, height, bias, pixel, channel, count);
       at = stop;
     }
   }
@@ -218,8 +218,8 @@ class Tiles {
   const gemm::MicroKernel& kernel_;
   bool copies_;  // what outputs read to rows
   PaddedRows<BFloat16> rows_;
-  int64_t images_;
-  const BFloat16* x_;
+  int64_t images_, outputs_;
+  PixelSource<BFloat16> x_;
   gemm::PackedMatrix weight_;
   const float* bias_;
   Finish<BFloat16> finish_;
