@@ -106,8 +106,9 @@ def test_weights_of_another_size_are_an_error(copied):
 @pytest.mark.parametrize("text", ["{", "[]", '{"model_type": "unheard-of"}'])
 def test_invalid_config_is_an_error(copied, text):
     (copied / "config.json").write_text(text)
-    with pytest.raises(ExportError, match=r"cannot load .*model"):
+    with pytest.raises(ExportError, match=r"cannot load .*model") as caught:
         load_checkpoint(copied)
+    assert "\n" not in str(caught.value)
 
 
 def test_invalid_gguf_is_an_error(tmp_path):
