@@ -240,6 +240,18 @@ def test_torch_recognises_pinned_memory_of_onnxruntime():
     assert bool((device == 3).all()) == computed(True)
 
 
+def test_torch_recognises_pinned_memory_before_it_has_pinned_any(run_python):
+    code = """
+import ctypes, numpy as np, onnxruntime as ort, onnxruntime_npu, torch
+device = next(d for d in ort.get_ep_devices() if d.ep_name == "NPUExecutionProvider")
+info = device.memory_info(ort.OrtDeviceMemoryType.HOST_ACCESSIBLE)
+value = ort.OrtValue.ortvalue_from_shape_and_type([16], np.float32, memory_info=info)
+memory = (ctypes.c_float * 16).from_address(value.data_ptr())
+print(torch.frombuffer(memory, dtype=torch.float32).is_pinned(), torch.ones(3).is_pinned())
+"""
+    assert run_python(code) == (0, "True False\n")
+
+
 def test_two_logical_devices(run_python):
     code = """
 import ctypes, torch, onnxruntime_npu

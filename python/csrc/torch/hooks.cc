@@ -1,4 +1,5 @@
 // The hooks that torch requires of an accelerator.
+#include <ATen/Context.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <torch/library.h>
 
@@ -63,7 +64,11 @@ class Hooks final : public at::PrivateUse1HooksInterface {
 };
 
 struct HooksRegistration {
-  HooksRegistration() { at::RegisterPrivateUse1HooksInterface(new Hooks); }
+  HooksRegistration() {
+    at::RegisterPrivateUse1HooksInterface(new Hooks);
+    // Before this, torch takes no memory for pinned, also memory that onnxruntime has pinned.
+    at::globalContext().lazyInitDevice(c10::DeviceType::PrivateUse1);
+  }
 } hooks_registration;
 
 // A tensor may replace one of the other device: `parameter.data = tensor.npu()`.
