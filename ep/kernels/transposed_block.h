@@ -1,5 +1,5 @@
-// Transposes of blocks that have as many rows and columns as a vector has lanes, and what they read and write at the end
-// of a row.
+// Transposes of blocks that have as many rows and columns as a vector has lanes, and what they read and write at the
+// end of a row.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,7 @@ NPU_SIMD_INLINE void Transpose(Vec (&rows)[kLanes]) {
 template <class T>
 NPU_SIMD_INLINE Vec LoadFirst(const T* p, int64_t count) {
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<T, float>)
-    return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
+  if constexpr (std::is_same_v<T, float>) return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << count) - 1), p);
 #endif
   T elements[kLanes] = {};
   std::memcpy(elements, p, static_cast<size_t>(count) * sizeof(T));
@@ -57,8 +56,7 @@ NPU_SIMD_INLINE Vec LoadFirst(const T* p, int64_t count) {
 template <class T>
 NPU_SIMD_INLINE void StoreFirst(Vec v, T* p, int64_t count) {
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<T, float>)
-    return _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
+  if constexpr (std::is_same_v<T, float>) return _mm512_mask_storeu_ps(p, static_cast<__mmask16>((1u << count) - 1), v);
 #endif
   T elements[kLanes];
   StoreRounded(Rounded<T>(v), elements);

@@ -664,8 +664,10 @@ def test_pointwise_convolutions_of_few_positions_without_neighbours(kind, precis
         assert chained(session) == (set("csy") if height * width > 1 else set())
         got = session.run(None, {"x": x, "z": z})[0]
         w, b = (constants[n].astype(float) for n in "wb")
+
         def sums(x, w):
             return np.einsum("oc,nchw->nohw", w[..., 0, 0], x)
+
         exact = np.maximum(sums(x.astype(float), w) + b[:, None, None] + z, 0)
         # In bfloat16 both operands are rounded; sums of up to 1024 products in float32.
         of_each = 2e-6 if precision == "highest" else 2.0**-8 + 2.0**-8

@@ -1,5 +1,6 @@
 // Depthwise convolutions of planes, as many at a time as a vector has lanes: their pixels are transposed into a padded
-// copy that has a vector for each position, and their sums back. A row of a plane seldom fills vectors, its channels do.
+// copy that has a vector for each position, and their sums back. A row of a plane seldom fills vectors, its channels
+// do.
 #pragma once
 
 #include <algorithm>
@@ -216,8 +217,7 @@ class DepthwiseBlocks {
       for (; p < kLine; p += kLanes) simd::StoreRounded(simd::Rounded<T>(simd::Load(sums + p) + bias), to + p);
       p -= static_cast<int64_t>(reinterpret_cast<uintptr_t>(to) % 64 / sizeof(T));
     }
-    for (; p + kLanes <= count; p += kLanes)
-      simd::StoreRounded(simd::Rounded<T>(simd::Load(sums + p) + bias), to + p);
+    for (; p + kLanes <= count; p += kLanes) simd::StoreRounded(simd::Rounded<T>(simd::Load(sums + p) + bias), to + p);
     if (p < count) simd::StoreFirst(simd::Load(sums + p) + bias, to + p, count - p);
   }
 

@@ -139,8 +139,7 @@ class ChannelsLastConv final : public Kernel {
     const Finish<T> finish =
         planes ? Finish<T>{activation_, nullptr, nullptr, nullptr, weight_shape_[0]} : FinishOf<T>(ctx, residual, y);
     Dense<T> dense(axes, x.shape[0], SourceOf<T>(x), Matrix(), bias.as<const float>(), finish);
-    if (planes)
-      dense.To({y.as<float>(), residual.as<const float>(), weight_shape_[0], channels_last::Pixels(y)});
+    if (planes) dense.To({y.as<float>(), residual.as<const float>(), weight_shape_[0], channels_last::Pixels(y)});
     Launch(ctx, std::move(dense));
     if (!layout_.output && !planes) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
   }

@@ -111,7 +111,7 @@ class Dense {
     const int64_t depth = weight_.rows / kDepth;
     int64_t count = (end - begin) * tiles;
     while (count > 0 && outputs_at(count - 1).height <= 0) --count;  // of the last row
-    int64_t held = 0;  // pixels whose sums wait to be written as planes
+    int64_t held = 0;                                                // pixels whose sums wait to be written as planes
     const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step, bool last) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
@@ -136,7 +136,8 @@ class Dense {
         const char* pixels = reinterpret_cast<const char*>(next.from);
         const int64_t bytes = next.height * h.stride * rows.pixel_pitch * static_cast<int64_t>(sizeof(T));
         const int64_t steps = (panel_end - panel_begin) * depth, step = (bytes + steps - 1) / steps;
-        for (int64_t p = panel_begin; p < panel_end; ++p, pixels += depth * step) run(p, outputs, pixels, step, /*last=*/true);
+        for (int64_t p = panel_begin; p < panel_end; ++p, pixels += depth * step)
+          run(p, outputs, pixels, step, /*last=*/true);
       }
     } else {
       // While a panel is multiplied the next one is read.

@@ -12,7 +12,7 @@ namespace npu::channels_last {
 
 template <class T>
 struct PixelSource {
-  const T* pixels;      // channels last, or null:
+  const T* pixels;  // channels last, or null:
   const float* planes;
   int64_t channels, positions;  // of an image
   int64_t count;                // of all pixels
@@ -64,8 +64,7 @@ struct PixelSource {
       }
     } else {
 #pragma GCC unroll 16
-      for (int i = 0; i < kLanes; ++i)
-        block[i] = i < rows ? simd::LoadFirst(from + i * positions, some) : simd::Vec{};
+      for (int i = 0; i < kLanes; ++i) block[i] = i < rows ? simd::LoadFirst(from + i * positions, some) : simd::Vec{};
     }
     simd::Transpose(block);
     if (some == kLanes && columns == kLanes) {

@@ -23,8 +23,7 @@ inline Plane PlaneOf(const std::vector<pooling::Axis>& axes, int64_t images, int
   constexpr int64_t kWhole = 48, kRowsOfThread = 8;
   const int64_t outputs = images * axes[0].out * axes[1].out;
   for (const pooling::Axis& axis : axes)
-    if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out)
-      return {axes, images, outputs};
+    if (axis.kernel != 1 || axis.stride != 1 || axis.before != 0 || axis.in != axis.out) return {axes, images, outputs};
   const int64_t fitting = std::min(bytes / pixel_bytes, outputs / (NumThreads() * kRowsOfThread));
   int64_t width = std::max(fitting / kWhole, int64_t{1}) * kWhole;
   if (outputs <= width * NumThreads()) width = outputs;  // threads share the channels

@@ -156,8 +156,7 @@ class Tiles {
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
     // Tiles read rows that they do not have.
     const int64_t slack = gemm::kMaxSliverRows * h.stride * rows_.pixel_pitch();
-    const Rows<BFloat16> rows =
-        rows_.Read(x_, image, begin, end, scratch.rows, slack);
+    const Rows<BFloat16> rows = rows_.Read(x_, image, begin, end, scratch.rows, slack);
     const Lines lines = LinesOf(end - begin);
     const BFloat16* left = copies_ ? CopyRows(rows, end - begin, scratch.copies) : rows.data;
     const int64_t pitch = copies_ ? copy_pitch() : h.stride * rows.pixel_pitch;
