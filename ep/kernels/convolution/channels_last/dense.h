@@ -111,7 +111,8 @@ class Dense {
     const int64_t depth = weight_.rows / kDepth;
     int64_t count = (end - begin) * tiles;
     while (count > 0 && outputs_at(count - 1).height <= 0) --count;  // of the last row
-    int64_t held = 0;                                                // pixels whose sums wait to be written as planes
+    // Pixels whose sums wait to be written as planes.
+    int64_t held = 0;
     const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step, bool last) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
