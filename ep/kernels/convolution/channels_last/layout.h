@@ -13,6 +13,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/gemm/microkernel.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/transposed_block.h"
 
 namespace npu::channels_last {
 
@@ -105,36 +106,38 @@ inline void TransposeImage(const float* from, int64_t rows, int64_t columns, int
   }
 }
 
-// `rows` rows to columns [first, stop) of them, which are stored with `pitch` elements: zeros beyond the rows.
+// Few rows to columns [first, stop) of them, which are stored with `pitch` elements: zeros beyond the rows.
 template <class From, class To>
-void TransposeColumns(const From* from, int64_t rows, int64_t columns, int64_t first, int64_t stop, To* to,
-                      int64_t pitch) {
+void TransposeFew(const From* from, int64_t rows, int64_t columns, int64_t first, int64_t stop, To* to,
+                  int64_t pitch) {
   if constexpr (std::is_same_v<From, float> && std::is_same_v<To, BFloat16>)
-    if (rows > 0 && rows <= pitch && pitch == 4) return TransposeImage(from, rows, columns, first, stop, to);
-  int64_t r = 0;
-  for (; r < rows && r + 4 <= pitch; r += 4) {
-    const int64_t count = std::min<int64_t>(4, rows - r);
-    int64_t c = first;
-    for (; c + 4 <= stop; c += 4) TransposeBlock(from + r * columns + c, columns, count, to + c * pitch + r, pitch);
-    for (; c < stop; ++c)
-      for (int64_t i = r; i < r + 4; ++i)
-        to[c * pitch + i] = i < rows ? FromFloat<To>(ToFloat(from[i * columns + c])) : To{};
-  }
-  for (; r < pitch; ++r)
-    for (int64_t c = first; c < stop; ++c)
-      to[c * pitch + r] = r < rows ? FromFloat<To>(ToFloat(from[r * columns + c])) : To{};
+    if (rows > 0 && pitch == 4) return TransposeImage(from, rows, columns, first, stop, to);
+  int64_t c = first;
+  for (; pitch == 4 && c + 4 <= stop; c += 4) TransposeBlock(from + c, columns, rows, to + c * 4, 4);
+  for (; c < stop; ++c)
+    for (int64_t i = 0; i < pitch; ++i)
+      to[c * pitch + i] = i < rows ? FromFloat<To>(ToFloat(from[i * columns + c])) : To{};
 }
 
-// `count` matrices [rows, columns] to [columns, pitch], on the pool: blocks of them fit the first-level cache.
+// `count` matrices [rows, columns] to [columns, pitch], on the pool.
 template <class From, class To>
 void TransposeEach(const From* from, int64_t count, int64_t rows, int64_t columns, To* to, int64_t pitch) {
-  constexpr int64_t kBlock = 16;
-  const int64_t blocks = (columns + kBlock - 1) / kBlock;
-  ParallelFor(count * blocks, std::max<int64_t>(1, kCheapGrain / (kBlock * rows)), [=](int64_t begin, int64_t end) {
+  constexpr int64_t kRows = 512, kColumns = 16, kFew = 4;  // of a part
+  const int64_t down = (rows + kRows - 1) / kRows, across = (columns + kColumns - 1) / kColumns;
+  const int64_t work = std::min(rows, kRows) * std::min(columns, kColumns);
+  ParallelFor(count * down * across, std::max<int64_t>(1, kCheapGrain / work), [=](int64_t begin, int64_t end) {
     for (int64_t unit = begin; unit < end; ++unit) {
-      const int64_t at = unit / blocks, first = unit % blocks * kBlock;
-      TransposeColumns(from + at * rows * columns, rows, columns, first, std::min(columns, first + kBlock),
-                       to + at * columns * pitch, pitch);
+      const int64_t matrix = unit / across / down, row = unit / across % down * kRows, first = unit % across * kColumns;
+      const int64_t stop = std::min(columns, first + kColumns);
+      const From* source = from + matrix * rows * columns;
+      To* result = to + matrix * columns * pitch;
+      if (rows <= kFew && pitch <= kFew) {
+        TransposeFew(source, rows, columns, first, stop, result, pitch);
+        continue;
+      }
+      const bool last = row + kRows >= rows;
+      simd::TransposeMatrix(source + row * columns + first, columns, last ? rows - row : kRows, stop - first,
+                            result + first * pitch + row, pitch, last ? pitch - row : kRows);
     }
   });
 }

@@ -5,10 +5,10 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ep/kernels/convolution/channels_last/layout.h"
 #include "ep/kernels/convolution/integer/byte_planes.h"
 #include "ep/kernels/gemm/aligned_buffer.h"
 #include "ep/kernels/quantization/requantize.h"
+#include "ep/kernels/transposed_block.h"
 
 namespace npu::convolution {
 
@@ -38,19 +38,7 @@ struct IntegerFinish {
     }
     const float* from = static_cast<const float*>(results);  // moved, never computed with
     float* to = y.as<float>() + at;
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      int64_t c = 0;
-      for (; c + 4 <= count; c += 4)
-        channels_last::TransposeBlock(from + r * count + c, count, 4, to + c * outputs + r, outputs);
-      for (; c < count; ++c) StoreWords(from + r * count + c, count, 4, to + c * outputs + r);
-    }
-    for (int64_t c = 0; c < count; ++c) StoreWords(from + r * count + c, count, rows - r, to + c * outputs + r);
-  }
-
- private:
-  static void StoreWords(const float* from, int64_t pitch, int64_t rows, float* to) {
-    for (int64_t r = 0; r < rows; ++r) std::memcpy(to + r, from + r * pitch, sizeof(float));
+    simd::TransposeMatrix(from, count, rows, count, to, outputs, rows);
   }
 };
 
