@@ -4,19 +4,25 @@ A test of ranks starts two to four, and loading torch takes each several seconds
 than most tests do.
 """
 
-import contextlib
 import os
-from multiprocessing import context, forkserver
+import signal
+import sys
+import traceback
+from multiprocessing import connection, context, forkserver, resource_tracker
 from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
+from socket import AF_UNIX, socket
 
-# Not onnxruntime_npu, whose device has threads, nor torch's test helpers: they ask for the device
-# when they are imported.
+# Of the process that a test's file is run by, which the server of its ranks is a copy of. Not
+# onnxruntime_npu, whose device has threads, nor torch's test helpers: they ask for the device when
+# they are imported.
 LOADED = [
     "hypothesis",
     "numpy",
     "onnxruntime",
+    "pytest",
+    "setuptools",
     "torch",
     "torch._dynamo",
     "torch.distributed.checkpoint",
@@ -26,18 +32,41 @@ LOADED = [
 _CHILD = "CONFORMANCE_CHILD"  # see shim/sitecustomize.py
 
 
-def replace_spawn():
-    """Makes "spawn" in this process mean processes of a server that it starts with the first."""
-    server = forkserver.ForkServer()  # of this process, so that it ends with it
-    server.set_forkserver_preload(LOADED)
+def replace_spawn(*, close=()):
+    """Makes "spawn" in this process mean processes of a server that is forked from it now.
 
-    def connect(fds):
-        with _without(_CHILD):
-            server.ensure_running()
-        return server.connect_to_new_process(fds)
-
-    forkserver.connect_to_new_process = connect
+    It ends with this process and its ranks. ``close``: file descriptors that it must not hold.
+    """
+    server = forkserver.ForkServer()
+    resource_tracker.ensure_running()
+    address = connection.arbitrary_address("AF_UNIX")
+    with socket(AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        ended, alive = os.pipe()
+        process = os.fork()
+        if not process:
+            _serve(listener, ended, [alive, *close])
+        os.close(ended)
+    server._forkserver_address = address
+    server._forkserver_alive_fd = alive
+    server._forkserver_pid = process
+    forkserver.connect_to_new_process = server.connect_to_new_process
     context._concrete_contexts["spawn"] = _Context()
+
+
+def _serve(listener, ended, close):
+    try:
+        for number in close:
+            os.close(number)
+        forkserver.main(listener.detach(), ended, None)
+    except SystemExit:
+        pass
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os.kill(os.getpid(), signal.SIGKILL)  # without exit handlers of what is loaded
 
 
 class _Rank(BaseProcess):
@@ -64,13 +93,3 @@ def _restored(environment, state):
 
 class _Context(context.SpawnContext):
     Process = _Rank
-
-
-@contextlib.contextmanager
-def _without(variable):
-    value = os.environ.pop(variable, None)
-    try:
-        yield
-    finally:
-        if value is not None:
-            os.environ[variable] = value

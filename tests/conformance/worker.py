@@ -15,10 +15,12 @@ import traceback
 import unittest
 from pathlib import Path
 
+from rank_processes import LOADED, replace_spawn
+
 HERE = Path(__file__).resolve().parent
 
-# Loaded before the fork, once for all files. Not onnxruntime_npu: its device has threads.
-for _module in ("numpy", "torch", "torch.testing", "onnxruntime", "hypothesis", "scipy.stats"):
+# Loaded before the fork, once for all files and ranks.
+for _module in (*LOADED, "torch.testing", "scipy.stats"):
     with contextlib.suppress(ImportError):
         importlib.import_module(_module)
 
@@ -40,6 +42,7 @@ def run_file(path, done, log, report, environment):
         stream.write(json.dumps(event) + "\n")
 
     try:
+        replace_spawn(close=[report.fileno(), stream.fileno()])
         _become_a_script(Path(path))
         suite = _collect(Path(path))
         tests = [test for test in _flatten(suite)]
@@ -63,10 +66,8 @@ def _become_a_script(path):
     os.environ["CONFORMANCE_CHILD"] = "1"  # see shim/sitecustomize.py
     os.chdir(path.parent)
     import torch_npu_testing
-    from rank_processes import replace_spawn
 
     torch_npu_testing.install()
-    replace_spawn()
 
 
 def _collect(path):
