@@ -271,6 +271,24 @@ def calls_return_before_their_inputs_are_computed(rank, size):
 
 
 @case
+def callbacks_that_wait_for_collectives(rank, size):
+    def summed(future):
+        (x,) = future.value()
+        inner = dist.all_reduce(x, async_op=True).get_future()
+        return inner.then(lambda future: again(future.value()[0])).wait()
+
+    def again(x):
+        return dist.all_reduce(x, async_op=True).get_future().wait()[0]
+
+    begun = [
+        dist.all_reduce(of_rank(rank).npu() + i, async_op=True).get_future().then(summed)
+        for i in range(3)
+    ]
+    for i, future in enumerate(begun):
+        same(future.wait(), size * size * sum(of_rank(j) + i for j in range(size)))
+
+
+@case
 def groups_and_objects(rank, size):
     pair = dist.new_group([0, 1])
     x = of_rank(rank).npu()

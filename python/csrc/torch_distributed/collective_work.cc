@@ -6,9 +6,29 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
+#include <deque>
+#include <mutex>
 #include <utility>
 
+#include "python/csrc/torch_distributed/job_thread.h"
+
 namespace npu::distributed {
+namespace {
+
+thread_local size_t callback_depth = 0;  // of the callback that this thread runs; 0 outside
+
+// The thread of the callbacks that are registered in callbacks of the depth before; the first of those elsewhere. They
+// run one after the other, so that the ranks' callbacks make their calls in one order. A callback that waits for a
+// collective leaves the next depth free to complete it. The threads last: a callback may run while the process ends.
+JobThread& CallbackThread(size_t depth) {
+  static auto& mutex = *new std::mutex;
+  static auto& threads = *new std::deque<JobThread>;
+  const std::lock_guard lock(mutex);
+  while (threads.size() < depth) threads.emplace_back("npu_hccl_then");
+  return threads[depth - 1];
+}
+
+}  // namespace
 
 CollectiveWork::CollectiveWork(std::unique_ptr<Exchange> exchange, c10d::OpType type, int rank, int size,
                                std::string call, std::chrono::milliseconds limit, std::shared_ptr<RollCall> roll_call)
@@ -71,6 +91,24 @@ int CollectiveWork::sourceRank() const {
 void CollectiveWork::abort() {
   const std::lock_guard lock(mutex_);
   if (host_) host_->abort();
+}
+
+c10::intrusive_ptr<c10::ivalue::Future> CollectiveWork::getFuture() {
+  if (future_->completed()) return future_;
+  c10::intrusive_ptr<c10::ivalue::Future> told = future_->createInstance(future_->elementType());
+  future_->addCallback(
+      [told, ended = future_, depth = callback_depth + 1](c10::ivalue::Future&) {
+        CallbackThread(depth).Add([told, ended, depth] {
+          callback_depth = depth;
+          if (ended->hasError()) return told->setError(ended->exception_ptr());
+          const c10::Device device = ended->devices().front();
+          const c10::StreamGuard stream(c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device));
+          ended->wait();  // this stream, for the results
+          told->markCompleted(ended->value());
+        });
+      },
+      /*uses_future=*/false);
+  return told;
 }
 
 bool CollectiveWork::wait(std::chrono::milliseconds timeout) {

@@ -35,7 +35,8 @@ class CollectiveWork final : public c10d::Work {
   bool wait(std::chrono::milliseconds timeout) override;
   void synchronize() override { future_->waitAndThrow(); }
   void abort() override;
-  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override { return future_; }
+  // Its callbacks may call collectives and wait for them.
+  c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
  private:
   void Fail(std::exception_ptr error, const std::string& missing);
