@@ -18,9 +18,11 @@ from torch.utils import _pytree as pytree
 
 from .. import torch_bridge
 from .definition import Op
+from .dtensor import DTensorCall, add_call, has_dtensors
 from .schema import Schema
 
 _BELOW_AUTOGRAD = torch._C._after_autograd_keyset
+_PYTHON = torch._C.DispatchKey.Python
 _CPU, _NPU = torch._C.DispatchKey.CPU, torch._C.DispatchKey.PrivateUse1
 
 
@@ -47,11 +49,15 @@ class AutogradKernel:
         self._overload = overload
         self._kernel = kernel
         self._seeded = op.seeded
+        self._on_dtensors = DTensorCall(op, schema, overload)
+        add_call(overload, self._on_dtensors)
         self._node = make_node(op, schema, in_place)
 
     def __call__(self, keys: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a call that the dispatcher passes with its dispatch keys."""
         below = keys & _BELOW_AUTOGRAD
+        if keys.has(_PYTHON) and has_dtensors(args, kwargs):
+            return self._on_dtensors(*args, **kwargs)
         # Plain tensors, no tracing: the kernel itself is called below autograd.
         reached = below.highestPriorityTypeId()
         if torch.is_grad_enabled() and torch._C._any_requires_grad(*args, **kwargs):
