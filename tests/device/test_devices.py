@@ -204,6 +204,26 @@ def test_streams_are_torch_streams_when_torch_is_imported():
     assert stream.device == torch.device("npu", 0)
 
 
+def test_streams_of_torch_wait_for_events():
+    torch = pytest.importorskip("torch")
+    from onnxruntime_npu import torch_device
+
+    if not torch_device.is_built():
+        pytest.skip("this build has no torch device")
+    torch_device.register()
+    event, plain = npu.Event(), torch.Stream("npu")
+    assert isinstance(event, torch.Event)
+    plain.wait_event(event)  # never recorded
+    with npu.stream(npu.Stream()):
+        npu._sleep(50_000_000)
+        event.record(torch.accelerator.current_stream())
+    assert not event.query()
+    plain.wait_event(event)
+    plain.synchronize()
+    assert event.query()
+    event.wait(plain)
+
+
 def test_events_order_streams_and_measure_time():
     size = 32 << 20
     address = npu.caching_allocator_alloc(size)

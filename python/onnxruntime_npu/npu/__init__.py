@@ -33,7 +33,6 @@ from .random import *  # noqa: F403
 from .random import _get_rng_state_offset as _get_rng_state_offset
 from .random import _set_rng_state_offset as _set_rng_state_offset
 from .recovery import *  # noqa: F403
-from .streams import Event as Event
 from .streams import ExternalEvent as ExternalEvent
 from .streams import StreamContext as StreamContext
 from .streams import _sleep as _sleep
@@ -44,6 +43,7 @@ from .streams import stream as stream
 from .utils import *  # noqa: F403
 
 if TYPE_CHECKING:
+    from .streams import Event as Event
     from .streams import ExternalStream as ExternalStream
     from .streams import Stream as Stream
     from .streams import SyncLaunchStream as SyncLaunchStream

@@ -21,7 +21,7 @@ __all__ = [
     "stream",
 ]
 
-TORCH_CLASSES = ("ExternalStream", "Stream", "SyncLaunchStream")  # that adopt_torch() replaces
+TORCH_CLASSES = ("Event", "ExternalStream", "Stream", "SyncLaunchStream")  # that adopt_torch() replaces
 
 
 class Stream:
@@ -238,7 +238,7 @@ class Event:
         Raises:
             RuntimeError: it was recorded on another device before.
         """
-        stream = current_stream() if stream is None else stream
+        stream = current_stream() if stream is None else _own(stream)
         if self._device not in (None, stream.device_index):
             raise RuntimeError(
                 f"Event device npu:{self._device} does not match recording stream's device "
@@ -252,7 +252,7 @@ class Event:
     def wait(self, stream: Stream | None = None) -> None:
         """Make later work of a stream (default: current) wait; no-op if never recorded."""
         if self._event is not None:
-            (current_stream() if stream is None else stream)._stream.wait(self._event)
+            (current_stream() if stream is None else _own(stream))._stream.wait(self._event)
 
     def query(self) -> bool:
         """Return whether the recorded work is done; True if never recorded."""
@@ -390,6 +390,13 @@ def _public(stream: Any) -> Stream:
     return Stream(stream.device_index, stream_ptr=stream.handle)
 
 
+def _own(stream: Any) -> Stream:
+    """Return a stream that torch named, such as torch.accelerator's, as one of this package."""
+    if isinstance(stream, _PlainStream):
+        return stream
+    return Stream(stream_id=stream.stream_id, device_index=stream.device_index)
+
+
 def _as_torch_class(plain: type[Stream], torch_stream: type) -> type[Stream]:
     """A class that is both ``plain`` and the torch class."""
     import torch
@@ -408,14 +415,32 @@ def _as_torch_class(plain: type[Stream], torch_stream: type) -> type[Stream]:
     return type(plain.__name__, (plain, torch_stream), {**members, "__module__": __name__})
 
 
+def _as_torch_event(plain: type[Event]) -> type[Event]:
+    """A class that is also torch's, whose streams wait for the event of torch within it."""
+    import torch
+
+    def new(cls: type, enable_timing: bool = False, *_: Any, **__: Any) -> Any:
+        return torch.Event.__new__(cls, _device_object(0))  # type: ignore[call-arg]
+
+    def record(self: Any, stream: Any = None) -> None:
+        stream = current_stream() if stream is None else _own(stream)
+        plain.record(self, stream)
+        torch.Event.record(self, stream)
+
+    record.__doc__ = plain.record.__doc__
+    members = {"__new__": new, "record": record, "__doc__": plain.__doc__}
+    return type(plain.__name__, (plain, torch.Event), {**members, "__module__": __name__})
+
+
 def adopt_torch() -> None:
-    """Make this package's streams ``torch.Stream`` too; the torch device calls it once."""
+    """Make streams and events those of torch, too; the torch device calls it once."""
     import torch
 
     common = _as_torch_class(_PlainStream, torch.Stream)
     made = [common, *(_as_torch_class(c, common) for c in (ExternalStream, SyncLaunchStream))]
     for kind in made:
         globals()[kind.__name__] = kind
+    globals()["Event"] = _as_torch_event(Event)
 
 
 def current_stream(device: Any = None) -> Stream:
