@@ -10,10 +10,12 @@ constants. Of these names
   ``torch_npu.utils.x`` likewise;
 - everything else of torch is plain, except the packages in FOREIGN;
 - a module that the file imports, and that is not installed, not built or not in this torch, makes
-  all its tests ineligible, and what the file does at import counts for all.
+  all its tests ineligible, as does a name that this torch's module does not have, and what the file
+  does at import counts for all.
 """
 
 import ast
+import contextlib
 import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +38,7 @@ FOREIGN = {
     ),
     "torch.distributed.rpc": "remote procedure calls",
     "torch._inductor": "the inductor compiler",
+    "torch.distributed.elastic.rendezvous.etcd_server": "the program etcd",
     "torch.utils.cpp_extension": "a C++ extension against torch_npu's headers",
     "torchair": "torchair",
 }
@@ -66,6 +69,19 @@ _BESIDE = {
     "torch_npu.npu.reset_peak_host_memory_stats",
 }
 _FIXTURES = ("setUp", "tearDown", "setUpClass", "tearDownClass")
+
+
+def _has(module, name):
+    """Whether a module of torch has the name, a module or not."""
+    try:
+        found = hasattr(importlib.import_module(module), name)
+    except Exception:  # the test that imports it tells
+        return True
+    if found:
+        return True
+    with contextlib.suppress(ModuleNotFoundError):  # of a module that is no package
+        return importlib.util.find_spec(f"{module}.{name}") is not None
+    return False
 
 
 def _exists(module):
@@ -158,6 +174,9 @@ class TestFile:
             for alias in node.names:
                 self._aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             self._note_missing(node.module)
+            if node.module.partition(".")[0] == "torch" and node.module not in self._missing:
+                for alias in node.names:
+                    self._note_missing_name(node.module, alias.name)
 
     def _note_missing(self, module):
         top = module.partition(".")[0]
@@ -168,6 +187,12 @@ class TestFile:
             self._missing[top] = f"imports {top}, which is not installed"
         if top == "torch" and not _exists(module):
             self._missing[module] = f"imports {module}, which this torch does not have"
+
+    def _note_missing_name(self, module, name):
+        if name != "*" and not any(module.startswith(package) for package in FOREIGN):
+            if not _has(module, name):
+                full = f"{module}.{name}"
+                self._missing[full] = f"imports {full}, which this torch does not have"
 
     def _define(self, node):
         if isinstance(node, ast.ClassDef):
