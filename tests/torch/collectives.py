@@ -290,6 +290,20 @@ def callbacks_that_wait_for_collectives(rank, size):
 
 
 @case
+def tensors_of_inference(rank, size):
+    kept = of_rank(rank).npu()
+    with torch.inference_mode():
+        made = kept + 0
+        whole = torch.empty(2 * size, 3, device="npu")
+        for x in (made, kept):
+            dist.all_reduce(x)
+            same(x, sum(of_rank(i) for i in range(size)))
+        dist.all_gather_into_tensor(whole, of_rank(rank).npu())
+        same(whole, torch.cat([of_rank(i) for i in range(size)]))
+    (2 * kept.requires_grad_()).sum().backward()
+
+
+@case
 def groups_and_objects(rank, size):
     pair = dist.new_group([0, 1])
     x = of_rank(rank).npu()

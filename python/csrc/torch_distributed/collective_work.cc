@@ -2,10 +2,12 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/ivalue.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/StringUtil.h>
 
+#include <algorithm>
 #include <deque>
 #include <mutex>
 #include <utility>
@@ -74,6 +76,9 @@ void CollectiveWork::End(const std::function<c10::intrusive_ptr<c10d::Work>()>& 
     // The tensors may be leaves, or saved for a backward pass: what a collective writes is no change that autograd
     // counts.
     const at::AutoDispatchBelowADInplaceOrView below;
+    const bool inference =
+        std::any_of(outputs_.begin(), outputs_.end(), [](const at::Tensor& output) { return output.is_inference(); });
+    const c10::InferenceMode mode(inference);  // elsewhere its tensors refuse to be written
     exchange_->CopyBack(adapt);
     exchange_.reset();
     future_->markCompleted(c10::IValue(outputs_));

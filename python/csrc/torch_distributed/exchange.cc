@@ -1,6 +1,7 @@
 #include "python/csrc/torch_distributed/exchange.h"
 
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace npu::distributed {
@@ -34,6 +35,7 @@ bool IsReduced(at::ScalarType type) {
 }  // namespace
 
 Exchange::Tensors Exchange::Stage(const Tensors& tensors, bool sent, bool received) {
+  const c10::InferenceMode mode(false);  // the transport's threads, which write them, are outside the caller's
   Tensors wires;
   for (const at::Tensor& tensor : tensors) {
     TORCH_CHECK(tensor.device() == device_, "[hccl] ", op_, " expected tensors on ", device_, ", got one on ",
