@@ -435,6 +435,7 @@ def operators_on_dtensors(rank, size):
     torch.manual_seed(0)
     x, gamma = torch.randn(size, 2 * size, 8).npu(), torch.randn(8).npu()
     lengths = [None] * 3 + [1.0, 1.0, 2147483647, 2147483647, 0, None, [size], [size]]
+    numbers = [[1, 1], [1, 0], [1, 1], 1]
     calls = [
         (ops.npu_rms_norm, x, gamma),
         (ops.npu_swiglu, x),
@@ -442,6 +443,7 @@ def operators_on_dtensors(rank, size):
         (ops.npu_rotary_mul, x[None], x[None, :1].cos(), x[None, :1].sin()),
         (ops.npu_bmmV2, x, x.transpose(1, 2).contiguous(), []),
         (ops.npu_transpose, x, [2, 0, 1]),
+        (ops.npu_conv2d, x[None], torch.randn(2 * size, size, 2, 3).npu(), None, *numbers),
         (ops.npu_fusion_attention, x, x + 1, x - 1, 4, "SBH"),
         (ops.npu_fusion_attention, x[None], x[None] + 1, x[None] - 1, size, "BNSD"),
         (ops.npu_fusion_attention, x, x + 1, x - 1, 2 * size, "TND", *lengths),

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from .composition import Composition
 from .definition import Op
 from .dtensor_divisions import DIVISIONS, SUM, WHOLE, Division, only_division
 from .schema import Schema
@@ -35,7 +36,7 @@ def has_dtensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
 class DTensorCall:
     """One torch name of an operator, called with DTensors."""
 
-    def __init__(self, op: Op, schema: Schema, overload: Any):
+    def __init__(self, op: Op | Composition, schema: Schema, overload: Any):
         self._op = op
         self._schema = schema
         self._overload = overload

@@ -80,6 +80,21 @@ def _batched_product(bound: Bound) -> list[Division]:
     ]
 
 
+def _convolution(bound: Bound) -> list[Division]:
+    weights = {"weight": 0, **({"bias": 0} if bound["bias"] is not None else {})}
+    channels = [Division(weights, (1,))] if bound["groups"] == 1 else []
+    return [Division({"input": 0}, (0,)), *channels]
+
+
+def _convolution_backward(bound: Bound) -> list[Division]:
+    names = [a for a in bound if a.startswith("grad")]
+    if len(names) != 1:
+        return []
+    grad = names[0]
+    channels = [Division({grad: 1, "weight": 0}, (SUM, 0, 0))] if bound["groups"] == 1 else []
+    return [Division({"input": 0, grad: 0}, (0, SUM, SUM)), *channels]
+
+
 def _attention(bound: Bound) -> list[Division]:
     """By sequences, or by heads."""
     others = ("pse", "padding_mask", "prefix", "sink", "dropout_mask")
@@ -124,6 +139,8 @@ DIVISIONS: dict[str, Callable[[Bound], list[Division]]] = {
     "npu_add_rms_norm": _norm(("x1", "x2"), 3),
     "npu_rotary_mul": _rotary,
     "npu_bmmV2": _batched_product,
+    **dict.fromkeys(("npu_conv2d", "npu_conv3d"), _convolution),
+    **dict.fromkeys(("npu_conv2d_backward", "npu_conv3d_backward"), _convolution_backward),
     "npu_fusion_attention": _attention,
     "npu_cross_entropy_loss": _loss,
 }

@@ -12,7 +12,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,8 @@ from .call_plan import call_plan
 from .composition import Composition
 from .definition import Op
 from .discovery import all_compositions, all_ops
+from .dtensor import DTensorCall, has_dtensors
+from .dtensor_divisions import DIVISIONS
 from .eager import EagerKernels, check_dtypes
 from .fake_results import fake_results
 from .overloads import composites
@@ -108,7 +110,21 @@ def register_composites(library: torch.library.Library, op: Op | Composition) ->
     """Define the names whose functions torch decomposes into other operators."""
     for schema, function in composites(op):
         library.define(str(dispatcher_schema(schema)))
+        if schema.name in DIVISIONS:  # before torch divides the operators that it consists of
+            function = _Divided(DTensorCall(op, schema, function), function)
         library.impl(_qualified(schema), function, "CompositeImplicitAutograd")
+
+
+@dataclass
+class _Divided:
+    """A function of which ranks compute parts if it is called with DTensors."""
+
+    on_dtensors: DTensorCall
+    function: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        chosen = self.on_dtensors if has_dtensors(args, kwargs) else self.function
+        return chosen(*args, **kwargs)
 
 
 def functional_schema(op: Op) -> Schema | None:
