@@ -81,3 +81,12 @@ assert a == b
 print("ok")
 """
     assert run_python(code, ORT_NPU_DEVICE_COUNT="2") == (0, "ok\n")
+
+
+def test_states_are_real_where_torch_traces():
+    torch = pytest.importorskip("torch")
+    state = npu.get_rng_state()
+    npu.manual_seed(5)
+    with torch._subclasses.FakeTensorMode():
+        npu.set_rng_state(state)
+    assert as_list(npu.get_rng_state()) == as_list(state)

@@ -80,8 +80,13 @@ def _generator(index: int) -> _Generator:
 
 
 def _copied(state: Any) -> Any:
-    """Return a copy, unaffected by later writes of the caller."""
-    return state.clone() if hasattr(state, "clone") else np.array(state)
+    """Return a copy, unaffected by later writes of the caller, and real where torch traces."""
+    if not hasattr(state, "clone"):
+        return np.array(state)
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    with _disable_current_modes():
+        return state.clone()
 
 
 def get_rng_state(device: Any = "npu") -> Any:

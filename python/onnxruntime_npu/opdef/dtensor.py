@@ -70,7 +70,8 @@ class DTensorCall:
         plain = [x for x in tensors if isinstance(x, torch.Tensor) and not isinstance(x, DTensor)]
         if len(meshes) > 1:
             raise self._error(f"DTensors of one mesh, got {', '.join(map(str, meshes))}")
-        if any(x.dim() for x in plain):
+        # Integers, such as a list of group sizes, are taken for the same on all ranks.
+        if any(x.dim() and x.is_floating_point() for x in plain):
             raise self._error("DTensors only, got a plain tensor, too: distribute_tensor() it")
         return meshes.pop()
 

@@ -157,7 +157,9 @@ def only_division(name: str, bound: Bound) -> Division | None:
         inputs = {"self": 0, "x2": 1, "bias": 0, "x1_scale": 0, "x2_scale": 1}
         outputs: tuple[int | str | None, ...] = (1, None)
     elif name == "npu_mm_reduce_scatter_base":
-        inputs, outputs = {"self": 1, "x2": 0}, (0,)
+        # Ranks have a bias and scales of their own, one beside the other.
+        inputs = {"self": 1, "x2": 0, "bias": 0, "x1_scale": 1, "x2_scale": 0}
+        outputs = (0,)
     elif name == "npu_mm_all_reduce_base":
         inputs, outputs = {"x1": bound["x1"].dim() - 1, "x2": 0}, (None,)
     elif {"hcom", "group_ep"} & set(bound):
