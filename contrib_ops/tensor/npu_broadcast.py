@@ -9,6 +9,7 @@ op = composition(
     out="npu_broadcast.out(Tensor self, int[] size, *, Tensor(a!) out) -> Tensor(a!)",
     dtypes=OF_EACH_SIZE,
     differentiable=True,
+    file_type="NPUBroadcast",
 )
 
 

@@ -11,6 +11,7 @@ op = composition(
     out=f"npu_transpose.out({_ARGUMENTS}, *, Tensor(a!) out) -> Tensor(a!)",
     dtypes=OF_EACH_SIZE,
     differentiable=True,
+    file_type="NPUTranspose",
 )
 
 

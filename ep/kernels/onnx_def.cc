@@ -44,6 +44,14 @@ OpDef Light(OpDef def) {
   return def;
 }
 
+OpDef OfEachType(OpDef def) {
+  for (int number = 1; number < 64; ++number) {
+    const auto type = static_cast<DType>(number);
+    if (def.inputs[0].dtypes.Contains(type)) def.typings.push_back({.inputs = {type}, .outputs = {type}});
+  }
+  return def;
+}
+
 std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view) {
   NPU_CHECK(view.shape.rank() <= 1, "[", op, "] expected ", name, " to be a list, got shape ", view.shape);
   const int64_t n = view.elements();

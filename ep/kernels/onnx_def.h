@@ -52,6 +52,9 @@ AttrDef ValueAttribute(const char* name);
 OpDef ForShapes(OpDef def, ShapeArithmetic how);
 OpDef Light(OpDef def);
 
+// For an operator of domain npu that has no definition: its result has the type of its only input.
+OpDef OfEachType(OpDef def);
+
 // The values of a host input of int32 or int64: a list, or a scalar as a list of one.
 std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view);
 

@@ -6,32 +6,41 @@ namespace {
 
 class TransposeKernel : public Kernel {
  public:
-  explicit TransposeKernel(const KernelInfo& info)
-      : reverse_(!info.attributes.Has("perm")), perm_(info.attributes.Ints("perm")) {}
+  explicit TransposeKernel(const KernelInfo& info) : TransposeKernel(info, "Transpose", "perm") {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
-    NPU_CHECK(reverse_ || static_cast<int>(perm_.size()) == rank, "[Transpose] expected perm of ", rank,
+    NPU_CHECK(reverse_ || static_cast<int>(perm_.size()) == rank, "[", op_, "] expected perm of ", rank,
               " axes for shape ", x.shape, ", got ", perm_.size());
     const auto strides = DenseStrides(x.shape);
     Shape shape;
     std::array<int64_t, Shape::kMaxRank> permuted{};
     uint32_t seen = 0;
     for (int d = 0; d < rank; ++d) {
-      const int axis = reverse_ ? rank - 1 - d : NormalizeAxis("Transpose", perm_[d], rank);
-      NPU_CHECK((seen & (1u << axis)) == 0, "[Transpose] expected perm to name each axis once, got axis ", axis,
+      const int axis = reverse_ ? rank - 1 - d : NormalizeAxis(op_, perm_[d], rank);
+      NPU_CHECK((seen & (1u << axis)) == 0, "[", op_, "] expected perm to name each axis once, got axis ", axis,
                 " twice");
       seen |= 1u << axis;
       shape.push_back(x.shape[axis]);
       permuted[d] = strides[axis];
     }
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    LaunchStridedCopy(ctx, "Transpose", shape, permuted, BytesFor(x.dtype, 1), y.data, x.data);
+    LaunchStridedCopy(ctx, op_, shape, permuted, BytesFor(x.dtype, 1), y.data, x.data);
   }
 
+ protected:
+  TransposeKernel(const KernelInfo& info, const char* op, const char* perm)
+      : op_(op), reverse_(!info.attributes.Has(perm)), perm_(info.attributes.Ints(perm)) {}
+
  private:
+  const char* op_;
   bool reverse_;
   std::vector<int64_t> perm_;
+};
+
+class NPUTransposeKernel final : public TransposeKernel {
+ public:
+  explicit NPUTransposeKernel(const KernelInfo& info) : TransposeKernel(info, "npu_transpose", "perms") {}
 };
 
 NPU_ONNX_KERNEL({
@@ -44,6 +53,17 @@ NPU_ONNX_KERNEL({
     .shape_arithmetic = ShapeArithmetic::kFirst,
     .make = MakeKernel<TransposeKernel>,
 });
+
+// npu_transpose in files of torch_npu's alpha versions.
+NPU_ONNX_KERNEL(OfEachType({
+    .domain = "npu",
+    .type = "NPUTranspose",
+    .inputs = {Input("self", kFixedWidth)},
+    .outputs = {Output("transposed", kFixedWidth)},
+    .attributes = {{.name = "perms", .kind = AttrDef::Kind::kInts, .required = true},
+                   IntAttribute("require_contiguous", 1)},
+    .make = MakeKernel<NPUTransposeKernel>,
+}));
 
 }  // namespace
 }  // namespace npu

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from .definition import Op
-from .discovery import all_ops
+from .discovery import all_compositions, all_ops
 from .empty_inputs import empty_constants, stands_for_absent
 from .function_body import IR_ATTRIBUTE_TYPES, BodyLibrary, TensorType
 from .node_parts import Attribute, DefinitionError
@@ -42,11 +42,15 @@ class _Bodies:
 
     def __init__(self, opset: int, existing: Iterable[tuple[str, str, str]]) -> None:
         self._types = node_types(all_ops().values())
+        self._files_only = {op.file_type for op in all_compositions().values()}
         self._library = BodyLibrary(opset, [(name, overload) for _, name, overload in existing])
         self.missing: set[str] = set()
 
-    def op_of(self, op_type: str, input_count: int) -> Op:
-        """Return the operator of a node; DefinitionError for an unknown one."""
+    def op_of(self, op_type: str, input_count: int) -> Op | None:
+        """Return the operator of a node; None if it has no body, DefinitionError if unknown."""
+        if op_type in self._files_only:
+            self.missing.add(op_type)
+            return None
         if op_type not in self._types:
             known = ", ".join(self._types)
             raise DefinitionError(
@@ -79,6 +83,8 @@ def _attach_to_ir(model: ir.Model) -> list[str]:
         if node.domain != _DOMAIN or node.op_identifier() in existing:
             continue
         op = bodies.op_of(node.op_type, len(node.inputs))
+        if op is None:
+            continue
         attrs = {name: _plain(a.value) for name, a in node.attributes.items()}
         for attribute, value in _named_otherwise(op, attrs):
             for name in (attribute.name, *attribute.aliases):
@@ -110,6 +116,8 @@ def _attach_to_proto(model: onnx.ModelProto) -> list[str]:
         if node.domain != _DOMAIN or (node.domain, node.op_type, node.overload) in existing:
             continue
         op = bodies.op_of(node.op_type, len(node.input))
+        if op is None:
+            continue
         if known is None:
             known = _value_types(model)
         attrs = {a.name: _plain(onnx.helper.get_attribute_value(a)) for a in node.attribute}

@@ -23,6 +23,7 @@ class Composition(Definition):
     """One such operator, created by :func:`composition`; its methods are decorators."""
 
     differentiable: bool
+    file_type: str = ""
     function_body: Callable[..., Any] | None = None
 
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -37,6 +38,7 @@ def composition(
     dtypes: Sequence[str],
     out: str | None = None,
     differentiable: bool = False,
+    file_type: str = "",
 ) -> Composition:
     """Define an operator that consists of standard ones.
 
@@ -45,6 +47,8 @@ def composition(
         dtypes: element types that samples are made for.
         out: schema of the overload that writes the result into a tensor of the caller.
         differentiable: whether tests check the gradient of its floating arguments.
+        file_type: op type of domain ``npu`` that files of others have for it. Its kernel is beside
+            that of the standard operator, in ``ep/kernels``.
 
     """
     parsed = parse_schema(schema)
@@ -55,6 +59,7 @@ def composition(
         out=parse_out(parsed, out) if out else None,
         sample_dtypes=tuple(dtypes),
         differentiable=differentiable,
+        file_type=file_type,
     )
 
 

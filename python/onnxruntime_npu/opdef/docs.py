@@ -46,7 +46,8 @@ def markdown() -> str:
     for row in composition_table():
         others = (partner.split("(")[0] for partner in row["partners"])
         together = ", ".join(f"`{n}`" for n in (row["name"], *others))
-        lines.append(f"| {together} | {row['summary']} |")
+        read = f" Files may have `{row['file_type']}` for it." if row["file_type"] else ""
+        lines.append(f"| {together} | {row['summary']}{read} |")
     lines += ["", "## Functions on tensors of the device", ""]
     lines += ["A model does not have them.", "", "| torch | what |", "|---|---|"]
     package = importlib.import_module("onnxruntime_npu")

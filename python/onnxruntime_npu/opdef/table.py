@@ -49,6 +49,7 @@ def composition_table() -> list[dict[str, Any]]:
             "schema": str(op.schema),
             "out": str(op.out) if op.out else None,
             "partners": [str(p.schema) for p in op.partners],
+            "file_type": op.file_type or None,
             "summary": op.doc.split("\n\n")[0].replace("\n", " "),
         }
         for op in all_compositions().values()
