@@ -4,7 +4,7 @@ Source: torch_npu.npu_fast_gelu, torch_npu.fast_gelu.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
-from onnxruntime_npu.opdef.gradients import silu_gradient
+from onnxruntime_npu.opdef.gradients import check_gradient, silu_gradient
 
 op = npu_op(
     "npu_fast_gelu(Tensor self) -> Tensor",
@@ -34,6 +34,13 @@ def backward(grad_y, self):
     compute = torch.promote_types(self.dtype, torch.float32)
     scaled = 1.702 * self.to(compute)
     return silu_gradient(grad_y.to(compute), scaled).to(self.dtype)
+
+
+@op.partner("npu_fast_gelu_backward(Tensor grad, Tensor self) -> Tensor")
+def npu_fast_gelu_backward(grad, self):
+    """Return the gradient of npu_fast_gelu's argument."""
+    check_gradient("npu_fast_gelu_backward", grad, self)
+    return backward(grad, self)
 
 
 @op.samples

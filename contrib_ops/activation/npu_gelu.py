@@ -3,6 +3,7 @@
 import math
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
+from onnxruntime_npu.opdef.gradients import check_gradient
 
 op = npu_op(
     "npu_gelu(Tensor self, *, str approximate='none') -> Tensor",
@@ -45,6 +46,15 @@ def body(b, call, self):
 def backward(grad_y, self, approximate):
     """dx = dy GELU'(x) of the form that was computed."""
     return torch.ops.aten.gelu_backward(grad_y, self, approximate=approximate)
+
+
+@op.partner(
+    "npu_gelu_backward(Tensor grad_output, Tensor self, *, str approximate='none') -> Tensor"
+)
+def npu_gelu_backward(grad_output, self, *, approximate="none"):
+    """Return the gradient of npu_gelu's argument."""
+    check_gradient("npu_gelu_backward", grad_output, self)
+    return backward(grad_output, self, approximate)
 
 
 @op.samples

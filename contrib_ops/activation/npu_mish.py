@@ -1,6 +1,7 @@
 """Mish, x * tanh(softplus(x)). Source: torch_npu.npu_mish."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
+from onnxruntime_npu.opdef.gradients import check_gradient
 
 op = npu_op(
     "npu_mish(Tensor self) -> Tensor",
@@ -31,6 +32,13 @@ def backward(grad_y, self):
     x = wide(self)
     t = torch.tanh(torch.nn.functional.softplus(x))
     return (grad_y * (t + x * torch.sigmoid(x) * (1 - t * t))).to(self.dtype)
+
+
+@op.partner("npu_mish_backward(Tensor grad, Tensor input) -> Tensor")
+def npu_mish_backward(grad, input):
+    """Return the gradient of npu_mish's argument."""
+    check_gradient("npu_mish_backward", grad, input)
+    return backward(grad, input)
 
 
 @op.samples

@@ -1,7 +1,7 @@
 """SiLU (Swish), x * sigmoid(x), with an in-place twin. Source: torch_npu.npu_silu."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, npu_op, torch, wide
-from onnxruntime_npu.opdef.gradients import silu_gradient
+from onnxruntime_npu.opdef.gradients import check_gradient, silu_gradient
 
 op = npu_op(
     "npu_silu(Tensor self) -> Tensor",
@@ -29,6 +29,13 @@ def body(b, call, self):
 def backward(grad_y, self):
     """dx = dy (s + x s (1 - s)) with s = sigmoid(x)."""
     return silu_gradient(grad_y, self)
+
+
+@op.partner("npu_silu_backward(Tensor grad_output, Tensor x0, Tensor x1) -> Tensor")
+def npu_silu_backward(grad_output, x0, x1):
+    """Return the gradient of npu_silu's argument x0; its result x1 is not needed."""
+    check_gradient("npu_silu_backward", grad_output, x0)
+    return backward(grad_output, x0)
 
 
 @op.samples

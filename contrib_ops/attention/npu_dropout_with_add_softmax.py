@@ -6,7 +6,10 @@ Source: torch_npu.npu_dropout_with_add_softmax.
 import struct
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef.gradients import check_gradient
 from onnxruntime_npu.opdef.philox import philox
+
+from .._bits import bits_of
 
 op = npu_op(
     "npu_dropout_with_add_softmax(Tensor self, Tensor x1, Scalar alpha, float prob, int dim)"
@@ -98,12 +101,32 @@ def body(b, call, self, x1):
 def backward(grad_dropout, x1, alpha, prob, mask, softmax):
     """dx1 = s (g - sum(g s)) with g = dy / (1 - prob) where kept, else 0; dself = alpha dx1."""
     compute = torch.promote_types(softmax.dtype, torch.float32)
-    bits = mask[:, None] >> torch.arange(8, device=mask.device, dtype=torch.uint8) & 1
-    keep = bits.flatten()[: softmax.numel()].reshape(softmax.shape)
+    keep = bits_of(mask, softmax.numel()).reshape(softmax.shape)
     g = grad_dropout.to(compute) * keep / (1 - _probability(prob))
     s = softmax.to(compute)
     d = s * (g - (g * s).sum(-1, keepdim=True))
     return alpha * d, d.sum_to_size(x1.shape)
+
+
+@op.partner(
+    "npu_dropout_with_add_softmax_backward(Tensor grad, Tensor mask, Tensor softmax_out,"
+    " Scalar alpha, float prob, int dim) -> (Tensor, Tensor)"
+)
+def npu_dropout_with_add_softmax_backward(grad, mask, softmax_out, alpha, prob, dim):
+    """Return the gradients of self and x1, both in softmax_out's shape."""
+    name = "npu_dropout_with_add_softmax_backward"
+    check_gradient(name, grad, softmax_out, "softmax_out")
+    check(0 <= prob < 1, f"[{name}] expected prob in [0, 1), got {prob:g}")
+    check(
+        dim in (-1, softmax_out.dim() - 1), f"[{name}] expected dim of the last axis, got {dim}"
+    )
+    check(
+        mask.dtype == torch.uint8 and mask.dim() == 1 and mask.numel() * 8 >= grad.numel(),
+        f"[{name}] expected mask of uint8 with a bit for each of {grad.numel()} elements, "
+        f"got {mask.dtype} {list(mask.shape)}",
+    )
+    gradients = backward(grad, softmax_out, alpha, prob, mask, softmax_out)
+    return tuple(g.to(softmax_out.dtype) for g in gradients)
 
 
 @op.samples

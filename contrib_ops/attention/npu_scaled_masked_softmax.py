@@ -4,6 +4,7 @@ Source: torch_npu.npu_scaled_masked_softmax.
 """
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef.gradients import check_gradient
 
 op = npu_op(
     "npu_scaled_masked_softmax(Tensor x, Tensor mask, Scalar scale=1, "
@@ -51,6 +52,19 @@ def backward(grad_y, mask, scale, y):
     """dx = scale y (dy - sum(dy y)), 0 where masked."""
     dlogits = torch.ops.aten._softmax_backward_data(grad_y, y, -1, y.dtype)
     return dlogits.masked_fill(mask, 0) * scale
+
+
+@op.partner(
+    "npu_scaled_masked_softmax_backward(Tensor y_grad, Tensor y, Tensor mask, Scalar scale,"
+    " bool fixed_triu_mask) -> Tensor"
+)
+def npu_scaled_masked_softmax_backward(y_grad, y, mask, scale, fixed_triu_mask):
+    """Return the gradient of npu_scaled_masked_softmax's x; y is its result."""
+    name = "npu_scaled_masked_softmax_backward"
+    check_gradient(name, y_grad, y, "y")
+    check(mask.dtype == torch.bool, f"[{name}] expected mask of dtype bool, got {mask.dtype}")
+    check(not fixed_triu_mask, f"[{name}] expected fixed_triu_mask False, got True")
+    return backward(y_grad, mask, scale, y)
 
 
 @op.samples

@@ -25,6 +25,32 @@ def _check(condition, message):
     check(condition, f"[npu_cross_entropy_loss] {message}")
 
 
+def _check_call(input, target, weight, reduction, ignore_index, label_smoothing):
+    _check(
+        reduction in ("mean", "sum", "none"),
+        f"expected reduction mean, sum or none, got '{reduction}'",
+    )
+    _check(
+        0 <= label_smoothing < 1,
+        f"expected label_smoothing in [0, 1), got {label_smoothing}",
+    )
+    _check(input.dim() == 2, f"expected input of shape [N, C], got {list(input.shape)}")
+    n, classes = input.shape
+    _check(
+        list(target.shape) == [n],
+        f"expected target of shape {[n]} and int64, got {list(target.shape)} and {target.dtype}",
+    )
+    _check(
+        weight is None or list(weight.shape) == [classes],
+        f"expected weight of shape {[classes]} and float32, "
+        f"got {'' if weight is None else f'{list(weight.shape)} and {weight.dtype}'}",
+    )
+    _check(
+        ignore_index < classes or classes == 0,
+        f"expected ignore_index below the {classes} classes, got {ignore_index}",
+    )
+
+
 @op.reference
 def reference(
     input,
@@ -46,32 +72,11 @@ def reference(
     lse_for_zloss: [N], which upstream does not define, are 0.
     """
     _check(
-        reduction in ("mean", "sum", "none"),
-        f"expected reduction mean, sum or none, got '{reduction}'",
-    )
-    _check(
-        0 <= label_smoothing < 1,
-        f"expected label_smoothing in [0, 1), got {label_smoothing}",
-    )
-    _check(
         lse_square_scale_for_zloss == 0 and not return_zloss,
         "expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined",
     )
-    _check(input.dim() == 2, f"expected input of shape [N, C], got {list(input.shape)}")
-    n, classes = input.shape
-    _check(
-        list(target.shape) == [n],
-        f"expected target of shape {[n]} and int64, got {list(target.shape)} and {target.dtype}",
-    )
-    _check(
-        weight is None or list(weight.shape) == [classes],
-        f"expected weight of shape {[classes]} and float32, "
-        f"got {'' if weight is None else f'{list(weight.shape)} and {weight.dtype}'}",
-    )
-    _check(
-        ignore_index < classes or classes == 0,
-        f"expected ignore_index below the {classes} classes, got {ignore_index}",
-    )
+    classes = input.shape[-1] if input.dim() else 0
+    _check_call(input, target, weight, reduction, ignore_index, label_smoothing)
     compute = torch.promote_types(input.dtype, torch.float32)
     log_prob = torch.log_softmax(input.to(compute), -1)
     weights = input.new_ones(classes, dtype=compute) if weight is None else weight.to(compute)
@@ -138,6 +143,37 @@ def backward(grad_loss, target, weight, reduction, ignore_index, label_smoothing
     if smooth:
         dinput = torch.addr(dinput, dl, weights, alpha=-smooth)
     return dinput.scatter_add(1, target[:, None], -at_target[:, None])
+
+
+@op.partner(
+    "npu_cross_entropy_loss_backward(Tensor grad_loss, Tensor log_prob, Tensor target,"
+    " Tensor? weight=None, Tensor? grad_zloss=None, Tensor? lse_for_zloss=None,"
+    " str reduction='mean', int ignore_index=-100, float label_smoothing=0.0,"
+    " float lse_square_scale_for_zloss=0.0) -> Tensor"
+)
+def npu_cross_entropy_loss_backward(
+    grad_loss,
+    log_prob,
+    target,
+    weight=None,
+    grad_zloss=None,
+    lse_for_zloss=None,
+    reduction="mean",
+    ignore_index=-100,
+    label_smoothing=0.0,
+    lse_square_scale_for_zloss=0.0,
+):
+    """Return the gradient of npu_cross_entropy_loss's input; the z-loss, which is 0, has none."""
+    how = reduction, ignore_index, label_smoothing
+    _check_call(log_prob, target, weight, *how)
+    count = len(log_prob) if reduction == "none" else 1
+    check(
+        grad_loss.numel() == count,
+        f"[npu_cross_entropy_loss_backward] expected grad_loss of shape [{count}], "
+        f"got {list(grad_loss.shape)}",
+    )
+    gradient = backward(grad_loss.reshape(count), target, weight, *how, log_prob)
+    return gradient.to(log_prob.dtype)
 
 
 @op.samples

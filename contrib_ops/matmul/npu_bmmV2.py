@@ -7,13 +7,28 @@ import math
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 
-from ._batches import check_batches
+from ._batches import batch_of_result, check_batches
 
 op = npu_op(
     "npu_bmmV2(Tensor input, Tensor mat2, int[] output_sizes) -> Tensor",
     onnx="NPUBmmV2",
     dtypes={name: [*FLOATS, "int32"] for name in ("input", "mat2", "y")},
 )
+
+
+def _check_operands(name, input, mat2):
+    check(
+        input.dtype == mat2.dtype,
+        f"[{name}] expected mat2 of input's dtype {input.dtype}, got {mat2.dtype}",
+    )
+    a, b = list(input.shape), list(mat2.shape)
+    check(len(a) >= 1 and len(b) >= 1, f"[{name}] expected operands of rank >= 1, got {a} and {b}")
+    check(
+        a[-1] == (b[-2] if len(b) > 1 else b[0]),
+        f"[{name}] expected as many columns of the first operand as rows of the second, "
+        f"got {a} and {b}",
+    )
+    check_batches(name, a[:-2], b[:-2])
 
 
 @op.reference
@@ -23,20 +38,7 @@ def reference(input, mat2, output_sizes):
     input: [.., M, K] or [K]; mat2: of input's dtype, [.., K, N] or [K]; batch axes broadcast;
     y: of input's dtype, [.., M, N] as torch.matmul has it, or of output_sizes unless that is empty.
     """
-    check(
-        input.dtype == mat2.dtype,
-        f"[npu_bmmV2] expected mat2 of input's dtype {input.dtype}, got {mat2.dtype}",
-    )
-    a, b = list(input.shape), list(mat2.shape)
-    check(
-        len(a) >= 1 and len(b) >= 1, f"[npu_bmmV2] expected operands of rank >= 1, got {a} and {b}"
-    )
-    check(
-        a[-1] == (b[-2] if len(b) > 1 else b[0]),
-        "[npu_bmmV2] expected as many columns of the first operand as rows of the second, "
-        f"got {a} and {b}",
-    )
-    check_batches("npu_bmmV2", a[:-2], b[:-2])
+    _check_operands("npu_bmmV2", input, mat2)
     integers = input.dtype == torch.int32
     compute = torch.int32 if integers else torch.promote_types(input.dtype, torch.float32)
     y = torch.matmul(input.to(compute), mat2.to(compute)).to(input.dtype)
@@ -69,6 +71,32 @@ def backward(grad_y, input, mat2, needs):
     da = (dy @ b.mT).sum_to_size(a.shape).reshape(input.shape) if "input" in needs else None
     db = (a.mT @ dy).sum_to_size(b.shape).reshape(mat2.shape) if "mat2" in needs else None
     return da, db
+
+
+def _partner(which, argument, position):
+    name = f"npu_bmm_v2_{which}_backward"
+
+    @op.partner(f"{name}(Tensor grad, Tensor mat1, Tensor mat2, SymInt[] size) -> Tensor")
+    def gradient(grad, mat1, mat2, size):
+        """Return the gradient of one of npu_bmmV2's matrices, whose shape is size."""
+        own = (mat1, mat2)[position]
+        check(
+            list(size) == list(own.shape),
+            f"[{name}] expected size of {which}, {list(own.shape)}, got {list(size)}",
+        )
+        _check_operands(name, mat1, mat2)
+        batch = batch_of_result(list(mat1.shape[:-2]), list(mat2.shape[:-2]))
+        count = math.prod([*batch, *mat1.shape[-2:-1], *mat2.shape[1:][-1:]])
+        check(
+            grad.numel() == count,
+            f"[{name}] expected grad of the {count} elements of the product, "
+            f"got {list(grad.shape)}",
+        )
+        return backward(grad, mat1, mat2, {argument})[position]
+
+
+_partner("mat1", "input", 0)
+_partner("mat2", "mat2", 1)
 
 
 @op.samples

@@ -82,6 +82,22 @@ def backward(grad_y, input, weight, needs):
     return dinput, dweight, dbias
 
 
+@op.partner("npu_linear_backward(Tensor grad, Tensor input, Tensor weight) -> (Tensor, Tensor)")
+def npu_linear_backward(grad, input, weight):
+    """Return the gradients of npu_linear's input and weight."""
+    shape = [*input.shape[:-1], weight.shape[0]]
+    check(
+        input.dim() >= 1 and weight.dim() == 2 and input.shape[-1] == weight.shape[1],
+        "[npu_linear_backward] expected input [.., K] and weight [N, K], "
+        f"got {list(input.shape)} and {list(weight.shape)}",
+    )
+    check(
+        list(grad.shape) == shape,
+        f"[npu_linear_backward] expected grad of shape {shape}, got {list(grad.shape)}",
+    )
+    return backward(grad, input, weight, ("input", "weight"))[:2]
+
+
 @op.samples
 def samples(make):
     integer = make.dtype in ("int8", "int32")

@@ -61,12 +61,14 @@ def body_normalised(b, input, groups, weight, bias, eps):
     return g, *(b.Reshape(s, [0, groups]) for s in (mean, rstd))
 
 
-def swish_gradients(dy, input, groups, weight, bias, epsilon, scale, needs):
+def swish_gradients(
+    dy, input, groups, weight, bias, epsilon, scale, needs, *, statistics=None
+):
     """With n = (x - mean) rstd, c = scale, s = sigmoid(c g), dg = dy (s + c g s (1 - s)):
 
     dx = rstd (h - mean(h) - n mean(h n)) for h = dg weight; dweight = sum(dg n), dbias = sum(dg).
-    The statistics are recomputed, because the outputs are rounded. Absent weight and bias are 1 and
-    0.
+    Without statistics (mean, rstd) they are recomputed, because the outputs are rounded. Absent
+    weight and bias are 1 and 0.
     """
     compute = torch.promote_types(input.dtype, torch.float32)
     per_group = [input.shape[0], groups, math.prod(input.shape[1:]) // groups]
@@ -75,8 +77,12 @@ def swish_gradients(dy, input, groups, weight, bias, epsilon, scale, needs):
         return t.to(compute).reshape(-1, *[1 for _ in input.shape[2:]])
 
     x = input.to(compute).reshape(per_group)
-    centered = x - x.mean(-1, keepdim=True)
-    rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + epsilon)
+    if statistics is None:
+        centered = x - x.mean(-1, keepdim=True)
+        rstd = torch.rsqrt(centered.square().mean(-1, keepdim=True) + epsilon)
+    else:
+        mean, rstd = (t.to(compute)[..., None] for t in statistics)
+        centered = x - mean
     normalized = centered * rstd
     n = normalized.reshape(input.shape)
     g = n if weight is None else n * per_channel(weight)

@@ -1,6 +1,7 @@
 """Group normalisation followed by scaled Swish. Source: torch_npu.npu_group_norm_swish."""
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
+from onnxruntime_npu.opdef.gradients import check_gradient
 
 from ._group_norm import body_normalised, normalised, swish_gradients
 
@@ -52,11 +53,50 @@ def body(b, call, input, weight, bias):
     return [b.Cast(t, to=call.dtype("input")) for t in results]
 
 
-@op.backward("input", "weight", "bias")
+_GRADIENTS = ("input", "weight", "bias")
+
+
+@op.backward(*_GRADIENTS)
 def backward(grad_y, input, num_groups, weight, bias, eps, swish_scale, needs):
     c = 1.0 if swish_scale is None else swish_scale
     epsilon = 1e-5 if eps is None else eps
     return swish_gradients(grad_y, input, num_groups, weight, bias, epsilon, c, needs)
+
+
+@op.partner(
+    "npu_group_norm_swish_grad(Tensor grad, Tensor input, int num_groups, Tensor weight,"
+    " Tensor bias, Tensor mean, Tensor rstd, bool[3] grad_input_mask, float? swish_scale=1.0)"
+    " -> (Tensor, Tensor, Tensor)"
+)
+def npu_group_norm_swish_grad(
+    grad, input, num_groups, weight, bias, mean, rstd, grad_input_mask, swish_scale=1.0
+):
+    """Return the gradients of input, weight and bias, None where grad_input_mask is false.
+
+    mean and rstd: the statistics [N, num_groups] that npu_group_norm_swish returned.
+    """
+    name = "npu_group_norm_swish_grad"
+    check_gradient(name, grad, input)
+    check(
+        input.dim() >= 2 and num_groups >= 1 and input.shape[1] % num_groups == 0,
+        f"[{name}] expected input [N, C, ..] with C in {num_groups} groups, "
+        f"got {list(input.shape)}",
+    )
+    for what, tensor, shape in (
+        ("weight", weight, [input.shape[1]]),
+        ("bias", bias, [input.shape[1]]),
+        ("mean", mean, [input.shape[0], num_groups]),
+        ("rstd", rstd, [input.shape[0], num_groups]),
+    ):
+        check(
+            list(tensor.shape) == shape,
+            f"[{name}] expected {what} of shape {shape}, got {list(tensor.shape)}",
+        )
+    needs = [n for n, wanted in zip(_GRADIENTS, grad_input_mask, strict=True) if wanted]
+    c = 1.0 if swish_scale is None else swish_scale
+    return swish_gradients(
+        grad, input, num_groups, weight, bias, None, c, needs, statistics=(mean, rstd)
+    )
 
 
 @op.samples

@@ -1,12 +1,15 @@
 """Dropout that returns the bits of what it keeps.
 
-Source: torch_npu._npu_dropout, npu_dropout_backward.
+Source: torch_npu._npu_dropout, npu_dropout_backward, torch_npu._npu_dropout_gen_mask.
 """
 
+import math
 import struct
 
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 from onnxruntime_npu.opdef.philox import philox
+
+from .._bits import bits_of
 
 op = npu_op(
     "_npu_dropout(Tensor self, float p) -> (Tensor, Tensor)",
@@ -29,6 +32,14 @@ def _kept(values, keep, p):
     return torch.where(keep, values * (1 / (1 - p) if p < 1 else 0.0), 0.0)
 
 
+def _mask(elements, p, seed, offset, device):
+    """Return what is kept of the elements, rounded up to 128 of them, as bools and as bits."""
+    count = (elements + _UNIT - 1) // _UNIT * _UNIT
+    keep = philox(seed, offset, torch.arange(count, device=device)) < int((1 - p) * 2**32)
+    powers = 2 ** torch.arange(8, device=device)
+    return keep, (keep.reshape(-1, 8) * powers).sum(-1).to(torch.uint8)
+
+
 @op.reference
 def reference(self, p, seed=0):
     """Return self / (1 - p) where it is kept and 0 elsewhere, and the bits of what is kept.
@@ -38,10 +49,7 @@ def reference(self, p, seed=0):
     is below (1 - p) * 2^32. The seed is drawn from torch's generator.
     """
     p = _probability(p)
-    count = (self.numel() + _UNIT - 1) // _UNIT * _UNIT
-    keep = philox(seed, 0, torch.arange(count, device=self.device)) < int((1 - p) * 2**32)
-    powers = 2 ** torch.arange(8, device=self.device)
-    mask = (keep.reshape(-1, 8) * powers).sum(-1).to(torch.uint8)
+    keep, mask = _mask(self.numel(), p, seed, 0, self.device)
     x = wide(self)
     return _kept(x, keep[: self.numel()].reshape(self.shape), p).to(self.dtype), mask
 
@@ -67,8 +75,7 @@ def body(b, call, self):
 
 
 def _gradient(grad, mask, p):
-    bits = mask[:, None] >> torch.arange(8, device=mask.device, dtype=torch.uint8) & 1
-    keep = bits.flatten()[: grad.numel()].reshape(grad.shape) == 1
+    keep = bits_of(mask, grad.numel()).reshape(grad.shape)
     x = wide(grad)
     return _kept(x, keep, _probability(p)).to(grad.dtype)
 
@@ -87,6 +94,23 @@ def npu_dropout_backward(grad_output, mask, p):
         f"{grad_output.numel()} elements, got {mask.dtype} {list(mask.shape)}",
     )
     return _gradient(grad_output, mask, p)
+
+
+@op.partner(
+    "_npu_dropout_gen_mask.Tensor(Tensor self, int[] size, float p, int seed, int offset, *,"
+    " bool? parallel=True, bool? sync=None) -> Tensor"
+)
+def npu_dropout_gen_mask(self, size, p, seed, offset, *, parallel=True, sync=None):
+    """Return the mask of a dropout of ``size`` elements on self's device, by seed and offset.
+
+    parallel and sync, which say where Ascend draws, change nothing.
+    """
+    check(
+        all(n >= 0 for n in size),
+        f"[_npu_dropout_gen_mask] expected sizes of at least 0, got {list(size)}",
+    )
+    check(0 <= p <= 1, f"[_npu_dropout_gen_mask] expected p in [0, 1], got {p:g}")
+    return _mask(math.prod(size), _probability(p), seed, offset, self.device)[1]
 
 
 @op.samples

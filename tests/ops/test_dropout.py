@@ -122,3 +122,27 @@ def test_choice_with_a_seed_is_always_the_same(device: str) -> None:
     found = [onnxruntime_npu.npu_random_choice_with_mask(x, 20, *pair)[0] for pair in seeds]
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2]) and not torch.equal(found[0], found[3])
+
+
+@devices
+def test_mask_by_seed_and_offset(device: str) -> None:
+    draw = onnxruntime_npu._npu_dropout_gen_mask
+    x = torch.zeros(17, 19, device=device)
+    torch_device.reset_fallback_counts()
+    first = draw(x, x.shape, 0.4, 7, 0)
+    assert first.device == x.device and first.shape == (48,) and first.dtype == torch.uint8
+    assert torch.equal(first, draw(x, x.shape, 0.4, 7, 0, parallel=False, sync=True))
+    assert torch.equal(first.cpu(), draw(x.cpu(), [323], 0.4, 7, 0))
+    assert not torch.equal(first, draw(x, x.shape, 0.4, 8, 0))
+    assert not torch.equal(first, draw(x, x.shape, 0.4, 7, 1))
+    assert draw(x, x.shape, 0.0, 7, 0).eq(255).all() and draw(x, [0], 0.5, 7, 0).numel() == 0
+    kept = int(_bits(draw(x, [64_000], 0.4, 7, 3), 64_000).sum())
+    assert abs(kept - 64_000 * 0.6) < 6 * math.sqrt(64_000 * 0.4 * 0.6)  # standard deviations
+    # The gradient takes the mask.
+    grad = onnxruntime_npu.npu_dropout_backward(torch.ones_like(x), first, 0.4)
+    want = _bits(first, 323).reshape(17, 19) / 0.6
+    torch.testing.assert_close(grad.cpu(), want)
+    assert not torch_device.fallback_counts()
+    for size, p, match in (([-1], 0.5, "sizes of at least 0"), ([2], 1.5, r"p in \[0, 1\]")):
+        with pytest.raises(ArgumentError, match=match):
+            draw(x, size, p, 7, 0)

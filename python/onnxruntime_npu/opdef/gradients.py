@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from .definition import torch
+from .samples import check
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,3 +20,12 @@ def silu_gradient(grad: Tensor, x: Tensor) -> Tensor:
         return torch.ops.aten.silu_backward(grad, x)
     s = torch.sigmoid(x)
     return grad * s * (1 + x * (1 - s))
+
+
+def check_gradient(op: str, grad: Tensor, value: Tensor, name: str = "input") -> None:
+    """Refuse a gradient of another shape or dtype than ``value``, which the call names so."""
+    check(
+        grad.shape == value.shape and grad.dtype == value.dtype,
+        f"[{op}] expected grad like {name}, {list(value.shape)} of {value.dtype}, "
+        f"got {list(grad.shape)} of {grad.dtype}",
+    )

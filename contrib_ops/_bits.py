@@ -1,0 +1,9 @@
+"""Masks of bits: bit n % 8 of byte n // 8 belongs to element n."""
+
+from onnxruntime_npu.opdef import torch
+
+
+def bits_of(mask, count):
+    """Return the first ``count`` bits of bytes, as bools."""
+    powers = (2 ** torch.arange(8, device=mask.device)).to(torch.uint8)
+    return (mask[:, None] & powers).ne(0).flatten()[:count]
