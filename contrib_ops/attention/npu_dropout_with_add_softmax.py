@@ -117,9 +117,7 @@ def npu_dropout_with_add_softmax_backward(grad, mask, softmax_out, alpha, prob, 
     name = "npu_dropout_with_add_softmax_backward"
     check_gradient(name, grad, softmax_out, "softmax_out")
     check(0 <= prob < 1, f"[{name}] expected prob in [0, 1), got {prob:g}")
-    check(
-        dim in (-1, softmax_out.dim() - 1), f"[{name}] expected dim of the last axis, got {dim}"
-    )
+    check(dim in (-1, softmax_out.dim() - 1), f"[{name}] expected dim of the last axis, got {dim}")
     check(
         mask.dtype == torch.uint8 and mask.dim() == 1 and mask.numel() * 8 >= grad.numel(),
         f"[{name}] expected mask of uint8 with a bit for each of {grad.numel()} elements, "

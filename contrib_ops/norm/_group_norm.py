@@ -61,9 +61,7 @@ def body_normalised(b, input, groups, weight, bias, eps):
     return g, *(b.Reshape(s, [0, groups]) for s in (mean, rstd))
 
 
-def swish_gradients(
-    dy, input, groups, weight, bias, epsilon, scale, needs, *, statistics=None
-):
+def swish_gradients(dy, input, groups, weight, bias, epsilon, scale, needs, *, statistics=None):
     """With n = (x - mean) rstd, c = scale, s = sigmoid(c g), dg = dy (s + c g s (1 - s)):
 
     dx = rstd (h - mean(h) - n mean(h n)) for h = dg weight; dweight = sum(dg n), dbias = sum(dg).

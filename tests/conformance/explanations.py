@@ -69,6 +69,12 @@ _EXPLANATIONS = (
         "A float16 value that is rounded the other way: torch's CPU sums in another order.",
     ),
     (
+        r"test_npu_linear\w*\.py .*fp16: AssertionError: \d+ of \d+ values",
+        "Where tiles multiply only bfloat16, products of float16 leave out 2^-16 of each term "
+        "(decision 20): of 0.14 % of the sums, which cancel, that is more than 0.1 %; the test "
+        "allows 0.1 % of them.",
+    ),
+    (
         r"test_npu_dtype_cast_complex",
         "Converts complex numbers, which ONNX's conversion does not have.",
     ),

@@ -57,7 +57,9 @@ def _dropped_backward(dy: torch.Tensor, self: torch.Tensor, x1: torch.Tensor) ->
     return ops.npu_dropout_with_add_softmax_backward(dy, mask, softmax, 0.5, 0.25, -1)
 
 
-def _group_norm_backward(dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> Any:
+def _group_norm_backward(
+    dy: torch.Tensor, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor
+) -> Any:
     _, mean, rstd = ops.npu_group_norm_swish(x, 2, w, b, 1e-5, 1.5)
     return ops.npu_group_norm_swish_grad(dy, x, 2, w, b, mean, rstd, [True] * 3, 1.5)
 
@@ -159,7 +161,10 @@ def _refused() -> list[Any]:
         (lambda: softmax(x, x, x, 1.0, False), "expected mask of dtype bool, got torch.float32"),
         (lambda: softmax(x, x, x.bool(), 1.0, True), "expected fixed_triu_mask False, got True"),
         (lambda: dropout(y, bits, x, 1.0, 0.5, -1), like),
-        (lambda: dropout(x, bits[:0], x, 1.0, 0.5, -1), r"a bit for each of 6 elements, got .*\[0\]"),
+        (
+            lambda: dropout(x, bits[:0], x, 1.0, 0.5, -1),
+            r"a bit for each of 6 elements, got .*\[0\]",
+        ),
         (lambda: dropout(x, bits, x, 1.0, 1.0, -1), r"expected prob in \[0, 1\), got 1"),
         (lambda: dropout(x, bits, x, 1.0, 0.5, 0), "expected dim of the last axis, got 0"),
         (lambda: loss(two, x, target), r"expected grad_loss of shape \[1\], got \[2\]"),
@@ -172,7 +177,10 @@ def _refused() -> list[Any]:
             lambda: swish(y, y, 2, two, two, y[:2], y, [True] * 3),
             r"expected mean of shape \[3, 2\], got \[2, 2\]",
         ),
-        (lambda: ops.npu_linear_backward(x, x, x), r"expected grad of shape \[2, 2\], got \[2, 3\]"),
+        (
+            lambda: ops.npu_linear_backward(x, x, x),
+            r"expected grad of shape \[2, 2\], got \[2, 3\]",
+        ),
         (lambda: ops.npu_linear_backward(x, x, y), r"expected input .* got \[2, 3\] and \[3, 2\]"),
         (
             lambda: ops.npu_bmm_v2_mat1_backward(x, x, y, [3, 2]),
