@@ -37,4 +37,4 @@ def copy_memory_(self, src, non_blocking=False):
     return self
 
 
-# Only npu tensors can be copied: tests/ops/test_copy_memory.py.
+# Only npu tensors can be copied: tests/ops/test_composition_partners.py.

@@ -169,6 +169,12 @@ def test_copy_memory_copies_in_the_order_of_memory() -> None:
     target = torch.zeros(3, 2, dtype=torch.int64).npu()
     assert ops.copy_memory_(target, source.t()) is target
     assert target.tolist() == [[0, 1], [2, 3], [4, 5]]
+
+
+@pytest.mark.skipif("npu" not in DEVICES, reason="this build has no torch device")
+def test_copy_memory_refuses_other_memory() -> None:
+    source = torch.arange(6).npu().reshape(2, 3)
+    target = torch.zeros(3, 2, dtype=torch.int64).npu()
     for wrong, message in (
         (source.cpu(), "on one npu, got npu:0 and cpu"),
         (source.int(), "the dtype of self, torch.int64, got torch.int32"),
