@@ -103,6 +103,7 @@ def npu_dropout_backward(grad_output, mask, p):
 def npu_dropout_gen_mask(self, size, p, seed, offset, *, parallel=True, sync=None):
     """Return the mask of a dropout of ``size`` elements on self's device, by seed and offset.
 
+    Those of the sizes of its weights are what npu_fusion_attention keeps with that seed and offset.
     parallel and sync, which say where Ascend draws, change nothing.
     """
     check(

@@ -146,3 +146,17 @@ def test_mask_by_seed_and_offset(device: str) -> None:
     for size, p, match in (([-1], 0.5, "sizes of at least 0"), ([2], 1.5, r"p in \[0, 1\]")):
         with pytest.raises(ArgumentError, match=match):
             draw(x, size, p, 7, 0)
+
+
+@devices
+def test_mask_is_what_fusion_attention_keeps(device: str) -> None:
+    zeros = torch.zeros(1, 32, 64, device=device)
+    values = torch.eye(32, device=device).repeat(1, 1, 2)  # two heads: the result is the weights
+    out, *_, seed, offset, count = onnxruntime_npu.npu_fusion_attention(
+        zeros, zeros, values, 2, "BSH", keep_prob=0.75
+    )
+    assert count == 2 * 32 * 32
+    draw = onnxruntime_npu._npu_dropout_gen_mask
+    mask = draw(zeros, [1, 2, 32, 32], 0.25, seed, offset)
+    weights = out.cpu().reshape(32, 2, 32).transpose(0, 1)
+    assert torch.equal(weights > 0, _bits(mask, count).reshape(2, 32, 32))
