@@ -114,6 +114,8 @@ def _prepare_environment():
     paths = [str(HERE), str(HERE / "shim"), str(ROOT / "python")]
     sys.path[:0] = [paths[0], paths[2]]
     os.environ["PYTHONPATH"] = os.pathsep.join([*paths, os.environ.get("PYTHONPATH", "")])
+    programs = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+    os.environ["PATH"] = os.pathsep.join(programs)  # which tests start by name, such as torchrun
     os.environ.setdefault("ORT_NPU_DEVICE_NAME", PRODUCT)
     os.environ.setdefault("OMP_NUM_THREADS", "1")  # the CPU side of a comparison
 

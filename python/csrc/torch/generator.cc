@@ -1,5 +1,6 @@
 #include "python/csrc/torch/generator.h"
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
@@ -35,7 +36,8 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
   uint64_t get_offset() const override { return State().offset; }
 
   c10::intrusive_ptr<c10::TensorImpl> get_state() const override {
-    at::Tensor state = at::empty({kStateBytes}, at::TensorOptions(at::kByte).device(at::kCPU));
+    // Not by the dispatcher, where a mode, such as that of fake tensors, may give another kind of tensor.
+    at::Tensor state = at::detail::empty_cpu({kStateBytes}, at::TensorOptions(at::kByte));
     const PhiloxState now = State();
     std::memcpy(state.data_ptr(), &now.seed, sizeof(uint64_t));
     std::memcpy(static_cast<char*>(state.data_ptr()) + sizeof(uint64_t), &now.offset, sizeof(uint64_t));
@@ -46,6 +48,7 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
     TORCH_CHECK(state.numel() == kStateBytes, "expected the state of an npu generator, ", kStateBytes, " bytes, got ",
                 state.numel());
     const auto* bytes = static_cast<const char*>(state.data());
+    TORCH_CHECK(bytes != nullptr, "expected the state of an npu generator, got a tensor without data");
     PhiloxState given;
     std::memcpy(&given.seed, bytes, sizeof(uint64_t));
     std::memcpy(&given.offset, bytes + sizeof(uint64_t), sizeof(uint64_t));
