@@ -2,7 +2,6 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/Utils.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/GeneratorImpl.h>
 
 #include <cstring>
