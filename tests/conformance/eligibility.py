@@ -189,10 +189,10 @@ class TestFile:
             self._missing[module] = f"imports {module}, which this torch does not have"
 
     def _note_missing_name(self, module, name):
-        if name != "*" and not any(module.startswith(package) for package in FOREIGN):
-            if not _has(module, name):
-                full = f"{module}.{name}"
-                self._missing[full] = f"imports {full}, which this torch does not have"
+        foreign = any(module.startswith(package) for package in FOREIGN)
+        if name != "*" and not foreign and not _has(module, name):
+            full = f"{module}.{name}"
+            self._missing[full] = f"imports {full}, which this torch does not have"
 
     def _define(self, node):
         if isinstance(node, ast.ClassDef):

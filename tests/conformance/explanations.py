@@ -49,7 +49,7 @@ _EXPLANATIONS = (
     ),
     (
         r"test_flight_recorder",
-        "Reads what HCCL's flight recorder, watchdog and monitor write; groups over gloo have none.",
+        "Reads what HCCL's flight recorder and watchdog write; groups over gloo have none.",
     ),
     (
         r"test_get_(coll|p2p)_npu_stream_id",

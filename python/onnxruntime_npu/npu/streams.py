@@ -21,7 +21,8 @@ __all__ = [
     "stream",
 ]
 
-TORCH_CLASSES = ("Event", "ExternalStream", "Stream", "SyncLaunchStream")  # that adopt_torch() replaces
+# Replaced by adopt_torch().
+TORCH_CLASSES = ("Event", "ExternalStream", "Stream", "SyncLaunchStream")
 
 
 class Stream:

@@ -106,7 +106,9 @@ class DTensorCall:
     ) -> bool:
         """Whether every divided dimension has as much for each of the ranks."""
         for name, dim in division.inputs.items():
-            parts = math.prod(mesh.size(i) for i, d in enumerate(before) if d.inputs.get(name) == dim)
+            parts = math.prod(
+                mesh.size(i) for i, d in enumerate(before) if d.inputs.get(name) == dim
+            )
             for x in pytree.tree_leaves(bound[name]):
                 if x is not None and x.shape[dim] % (ranks * parts):
                     return False
