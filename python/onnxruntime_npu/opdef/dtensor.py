@@ -7,6 +7,7 @@ DTensors. Without a division that needs less communication, every rank computes 
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
 import math
@@ -55,9 +56,8 @@ class DTensorCall:
         for division in divisions:
             local |= division.changed
         for name in self._tensors:
-            local[name] = pytree.tree_map_only(
-                torch.Tensor, lambda x, n=name: self._part(x, n, mesh, divisions), bound[name]
-            )
+            part = functools.partial(self._part, name=name, mesh=mesh, divisions=divisions)
+            local[name] = pytree.tree_map_only(torch.Tensor, part, bound[name])
         positional = [local[n] for n in self._names if n not in self._keyword_only]
         results = self._overload(*positional, **{n: local[n] for n in self._keyword_only})
         return self._joined(results, bound, mesh, divisions)
@@ -128,7 +128,7 @@ class DTensorCall:
                     total += x.numel()
         return total
 
-    def _part(self, x: torch.Tensor, name: str, mesh: Any, divisions: list[Division]) -> Any:
+    def _part(self, x: Any, *, name: str, mesh: Any, divisions: list[Division]) -> Any:
         if not hasattr(x, "placements"):
             return x
         placements = _placements([d.inputs.get(name) for d in divisions])
