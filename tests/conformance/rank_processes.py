@@ -85,7 +85,9 @@ def _restored(environment, state):
     os.environ.clear()
     os.environ.update(environment)
     if _CHILD in environment:
-        import onnxruntime_npu  # noqa: F401
+        import onnxruntime_npu
+
+        onnxruntime_npu.torch_device.register()  # which an import of torch afterwards would do
     rank = _Rank.__new__(_Rank)
     vars(rank).update(ForkingPickler.loads(state))
     return rank
