@@ -92,8 +92,8 @@ void TransposeBlock(const From* from, int64_t from_pitch, int64_t rows, int64_t 
   }
 }
 
-// `rows` rows of `columns` elements to `columns` rows of `stored` elements, zeros beyond as many as there are rows. Rows
-// are `from_pitch` and `to_pitch` apart.
+// `rows` rows of `columns` elements to `columns` rows of `stored` elements, zeros beyond as many as there are rows.
+// Rows are `from_pitch` and `to_pitch` apart.
 template <class From, class To>
 void TransposeMatrix(const From* from, int64_t from_pitch, int64_t rows, int64_t columns, To* to, int64_t to_pitch,
                      int64_t stored) {

@@ -108,8 +108,7 @@ inline void TransposeImage(const float* from, int64_t rows, int64_t columns, int
 
 // Few rows to columns [first, stop) of them, which are stored with `pitch` elements: zeros beyond the rows.
 template <class From, class To>
-void TransposeFew(const From* from, int64_t rows, int64_t columns, int64_t first, int64_t stop, To* to,
-                  int64_t pitch) {
+void TransposeFew(const From* from, int64_t rows, int64_t columns, int64_t first, int64_t stop, To* to, int64_t pitch) {
   if constexpr (std::is_same_v<From, float> && std::is_same_v<To, BFloat16>)
     if (rows > 0 && pitch == 4) return TransposeImage(from, rows, columns, first, stop, to);
   int64_t c = first;
