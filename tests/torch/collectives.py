@@ -253,6 +253,44 @@ def point_to_point(rank, size):
 
 
 @case
+def several_receipts_from_one_peer_begin_before_it_sends(rank, size):
+    sizes = [500, 1, 2000, 3]
+    works, got = [], [torch.empty(n, device="npu") for n in sizes]
+    if rank == 0:
+        works = [dist.irecv(x, 1) for x in got]
+    torch.npu.synchronize()
+    dist.barrier()
+    if rank == 1:
+        works = [dist.isend(torch.full((n,), float(n)).npu(), 0) for n in sizes]
+    for work in works:
+        work.wait()
+    if rank == 0:
+        for x, n in zip(got, sizes, strict=True):
+            same(x, torch.full((n,), float(n)))
+        fails(lambda: dist.isend(got[0], 1, tag=2**30), "tag below 1073741824", "got 1073741824")
+
+
+@case
+def transfers_with_one_peer_do_not_wait_for_another(rank, size):
+    """Rank 1 answers what rank 0 sends after it has talked to itself."""
+    x, own, got = of_rank(rank).npu(), torch.empty(2, 3, device="npu"), torch.empty(5, device="npu")
+    if rank == 0:
+        receipt, sending = dist.irecv(got, 1), dist.isend(torch.zeros(7).npu(), 1, tag=1)
+        receiving, handing = dist.irecv(own, 0), dist.isend(x, 0)
+        handing.wait()
+        receiving.wait()
+        same(own, of_rank(0))
+        last = dist.isend(x, 1)
+        for work in (receipt, sending, last):
+            work.wait()
+        same(got, torch.full((5,), 5.0))
+    elif rank == 1:
+        dist.recv(own, 0)
+        dist.recv(torch.empty(7, device="npu"), 0, tag=1)
+        dist.send(torch.full((5,), 5.0).npu(), 0)
+
+
+@case
 def calls_return_before_their_inputs_are_computed(rank, size):
     stream, gate = torch.npu.Stream(), torch.npu.ExternalEvent()
     with torch.npu.stream(stream):

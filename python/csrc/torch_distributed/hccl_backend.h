@@ -117,10 +117,10 @@ class HcclBackend final : public c10d::Backend {
   OwnMessages own_messages_;
   std::atomic<uint64_t> collectives_so_far_{0};  // which all ranks call in one order
   // One collective after the other. Transfers between two ranks need not come in the same order on all ranks: all of
-  // them have begun before the first has to end, and a receipt never waits for a sender of this rank.
+  // them have begun before the first has to end, and one never waits for a transfer in the other direction, or for
+  // another peer: that may be waiting for what this rank does next.
   JobThread collectives_{"npu_hccl"};
-  JobThread sends_end_{"npu_hccl_send"};
-  JobThread receipts_end_{"npu_hccl_recv"};
+  std::map<int, JobThread> sends_end_, receipts_end_;  // by peer; of peers_begin_ alone, while it runs
   JobThread peers_begin_{"npu_hccl_begin"};
 };
 
