@@ -74,23 +74,34 @@ class _Rank(BaseProcess):
 
     @staticmethod
     def _Popen(process):
-        return Popen(process)
+        return _Start(process)
+
+
+class _Start(Popen):
+    # Also of a process of multiprocessing.Process, where "spawn" is the default.
+    def _launch(self, process_obj):
+        super()._launch(_Sent(process_obj))
+
+
+class _Sent:
+    """A process with the environment, which has to be there before what it runs is unpickled."""
+
+    def __init__(self, process):
+        self._process = process
+        self._name = process._name
 
     def __reduce__(self):
-        # What is unpickled imports the test's file, for which the environment has to be there.
-        return _restored, (dict(os.environ), bytes(ForkingPickler.dumps(vars(self))))
+        return _received, (dict(os.environ), bytes(ForkingPickler.dumps(self._process)))
 
 
-def _restored(environment, state):
+def _received(environment, process):
     os.environ.clear()
     os.environ.update(environment)
     if _CHILD in environment:
         import onnxruntime_npu
 
         onnxruntime_npu.torch_device.register()  # which an import of torch afterwards would do
-    rank = _Rank.__new__(_Rank)
-    vars(rank).update(ForkingPickler.loads(state))
-    return rank
+    return ForkingPickler.loads(process)
 
 
 class _Context(context.SpawnContext):

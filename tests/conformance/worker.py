@@ -8,6 +8,7 @@ import contextlib
 import faulthandler
 import importlib.util
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -65,6 +66,7 @@ def _become_a_script(path):
     sys.argv = [str(path)]
     os.environ["CONFORMANCE_CHILD"] = "1"  # see shim/sitecustomize.py
     os.chdir(path.parent)
+    multiprocessing.set_start_method(None, force=True)  # which is the runner's here
     import torch_npu_testing
 
     torch_npu_testing.install()
