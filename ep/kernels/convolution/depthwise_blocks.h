@@ -38,7 +38,7 @@ class DepthwiseBlocks {
     const std::vector<Axis>& axes = taps.axes();
     if (axes.size() > 2) return false;
     double size = 1;
-    for (const Axis& axis : axes) size *= static_cast<double>(Extent(axis, axis.out));
+    for (const Axis& axis : axes) size *= static_cast<double>(axis.Extent(axis.out));
     return size <= 4.0 * static_cast<double>(taps.inputs() + taps.outputs());
   }
 
@@ -46,18 +46,18 @@ class DepthwiseBlocks {
       : o_(operands),
         vertical_(o_.taps.axes().size() == 2 ? o_.taps.axes()[0] : Axis{.in = 1, .out = 1, .kernel = 1}),
         horizontal_(o_.taps.axes().back()),
-        row_pitch_(std::max(Extent(horizontal_, horizontal_.out), horizontal_.before + horizontal_.in) * kLanes),
+        row_pitch_(std::max(horizontal_.Extent(horizontal_.out), horizontal_.before + horizontal_.in) * kLanes),
         taps_{vertical_.kernel, horizontal_.kernel, horizontal_.stride, horizontal_.dilation, kLanes, kLanes} {}
 
   void Run() const {
     const int64_t blocks = (o_.planes + kLanes - 1) / kLanes, enough = 4 * NumThreads();
     const int64_t row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(float));
-    const int64_t fitting = (kCopyBytes / row_bytes - Extent(vertical_, 1)) / vertical_.stride + 1;
+    const int64_t fitting = (kCopyBytes / row_bytes - vertical_.Extent(1)) / vertical_.stride + 1;
     const int64_t wanted = std::min(vertical_.out, (enough + blocks - 1) / blocks);
     const int64_t lines = std::clamp<int64_t>(fitting, 1, (vertical_.out + wanted - 1) / wanted);
     const int64_t parts = (vertical_.out + lines - 1) / lines;
     const int64_t work = std::max<int64_t>(1, kLanes * lines * horizontal_.out * o_.taps.count());
-    WithOutputs([&](auto outputs) {
+    channels_last::WithNeighbours(horizontal_.out, [&](auto outputs) {
       ParallelFor(blocks * parts, std::max<int64_t>(1, kCheapGrain / work), [&](int64_t begin, int64_t end) {
         for (int64_t unit = begin; unit < end; ++unit) {
           const int64_t block = unit / parts, part = unit % parts;
@@ -76,21 +76,6 @@ class DepthwiseBlocks {
   // Outputs that are written together; rows of them are no multiple of a page apart.
   static constexpr int64_t kTogether = 256, kPitch = kTogether + kLanes;
 
-  // The positions that `outputs` neighbouring outputs read along an axis.
-  static int64_t Extent(const Axis& axis, int64_t outputs) {
-    return (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
-  }
-
-  // f(a constant): neighbouring outputs that are computed together.
-  template <class F>
-  void WithOutputs(const F& f) const {
-    const int64_t width = horizontal_.out;
-    if (width % 7 == 0) return f(std::integral_constant<int, 7>{});
-    if (width >= 8) return f(std::integral_constant<int, 8>{});
-    if (width >= 4) return f(std::integral_constant<int, 4>{});
-    f(std::integral_constant<int, 1>{});
-  }
-
   // The lines [begin, end) of `count` planes from `first` on.
   template <int kOutputs>
   void RunBlock(int64_t first, int64_t count, int64_t begin, int64_t end) const {
@@ -99,11 +84,11 @@ class DepthwiseBlocks {
       return static_cast<float*>(buffer.Reserve(size * static_cast<int64_t>(sizeof(float))));
     };
     float* weight = floats(weight_buffer, o_.taps.count() * kLanes);
-    float* copy = floats(copy_buffer, Extent(vertical_, end - begin) * row_pitch_);
+    float* copy = floats(copy_buffer, vertical_.Extent(end - begin) * row_pitch_);
     const int64_t positions = (end - begin) * horizontal_.out;
     float* sums = floats(sums_buffer, positions * kLanes);
     ReadWeight(first, count, weight);
-    ReadPlanes(first, count, begin * vertical_.stride - vertical_.before, Extent(vertical_, end - begin), copy);
+    ReadPlanes(first, count, begin * vertical_.stride - vertical_.before, vertical_.Extent(end - begin), copy);
     using Pixels = channels_last::PixelsInside<float>;
     const auto sum = channels_last::DepthwiseFunctionOf<kOutputs, Pixels>(taps_);
     float* to = sums;
@@ -194,15 +179,7 @@ class DepthwiseBlocks {
     alignas(64) float held[kLanes * kPitch];
     for (int64_t begin = 0; begin < positions; begin += kTogether) {
       const int64_t some = std::min(kTogether, positions - begin);
-      for (int64_t p = 0; p < some; p += kLanes) {
-        const float* from = sums + (begin + p) * kLanes;
-        Vec block[kLanes];
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) block[i] = p + i < some ? simd::Load(from + i * kLanes) : Vec{};
-        simd::Transpose(block);
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) simd::Store(held + i * kPitch + p, block[i]);
-      }
+      simd::TransposeMatrix(sums + begin * kLanes, kLanes, some, kLanes, held, kPitch, some);
       for (int64_t i = 0; i < count; ++i)
         WriteRow(held + i * kPitch, bias[i], some, planes + i * o_.taps.outputs() + begin);
     }

@@ -27,6 +27,8 @@ struct Axis {
   int64_t before = 0, after = 0;  // padding
 
   Window At(int64_t o) const;
+  // The positions from the first that `outputs` neighbouring outputs read to the last.
+  int64_t Extent(int64_t outputs) const { return (outputs - 1) * stride + (kernel - 1) * dilation + 1; }
 };
 
 // Bounds attributes, so that no position overflows.

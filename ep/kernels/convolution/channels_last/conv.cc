@@ -51,7 +51,7 @@ class ChannelsLastConv final : public Kernel {
     if (groups_ != 1) {
       taps_first_.Allocate(constant.elements(), stream);
       stream.Launch(kOp, [=, this] {
-        channels_last::TransposeEach(constant.as<const float>(), 1, out, taps, taps_first_.data(), out);
+        channels_last::TransposeEach(constant.as<const float>(), 1, out, taps, taps_first_.data());
       });
       stream.Synchronize();
       return true;
@@ -71,7 +71,7 @@ class ChannelsLastConv final : public Kernel {
     const auto matrix = [&] {
       rows.resize(static_cast<size_t>(out * depth));
       if (stored == channels) {
-        channels_last::TransposeEach(constant.as<const float>(), out, channels, taps, rows.data(), channels);
+        channels_last::TransposeEach(constant.as<const float>(), out, channels, taps, rows.data());
       } else {
         for (int64_t i = 0; i < constant.elements(); ++i)
           rows[static_cast<size_t>((i / (channels * taps) * taps + i % taps) * stored + i / taps % channels)] =
@@ -112,21 +112,16 @@ class ChannelsLastConv final : public Kernel {
     if (groups_ == 1 && !UsesWinograd() && !UsesTiles()) return RunDense<T>(ctx, axes, x, bias, residual, y);
     const int64_t images = x.shape[0], out = weight_shape_[0];
     const float* biases = bias.as<const float>();
-    if constexpr (std::is_same_v<T, BFloat16>) {
-      if (groups_ == 1) {
-        const Finish<T> finish = FinishOf<T>(ctx, residual, y);
-        Launch(ctx, Tiles(axes, images, SourceOf<T>(x), Matrix(), biases, finish));
-        if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
-        return;
-      }
-    }
-    const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0));
     const Finish<T> finish = FinishOf<T>(ctx, residual, y);
     if (groups_ != 1) {
+      const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0));
       Launch(ctx, Depthwise<T>(axes, images, pixels, taps_first_.data(), biases, finish));
     } else if constexpr (std::is_same_v<T, float>) {
+      const T* pixels = channels_last::ReadChannelsLast<T>(ctx, kOp, x, layout_.Of(0));
       const gemm::PackedMatrix points = packed_.matrix({nullptr, x.shape[1], Winograd::StoredColumns(out)});
       Launch(ctx, Winograd(axes, images, x.shape[1], pixels, points, biases, finish));
+    } else {
+      Launch(ctx, Tiles(axes, images, SourceOf<T>(x), Matrix(), biases, finish));
     }
     if (!layout_.output) channels_last::LaunchOrder(ctx, kOp, finish.floats, y);
   }

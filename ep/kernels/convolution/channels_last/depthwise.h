@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 #include <vector>
 
 #include "ep/kernels/convolution/channels_last/depthwise_sums.h"
@@ -40,7 +39,7 @@ class Depthwise {
     const int64_t lines = images_ * vertical_.out;
     const int64_t work = horizontal_.out * finish_.channels * vertical_.kernel * horizontal_.kernel;
     finish_.activation.template WithFormula<float>([&](const auto& formula) {
-      WithOutputs(horizontal_.out, [&](auto outputs) {
+      WithNeighbours(horizontal_.out, [&](auto outputs) {
         constexpr int64_t kOutputs = outputs.value;
         ParallelFor(lines, RowGrain(work), [&](int64_t begin, int64_t end) {
           if (vertical_.in * horizontal_.in * finish_.channels > kMostInPlace)
@@ -110,15 +109,6 @@ class Depthwise {
         }
       }
     }
-  }
-
-  // f(a constant): neighbouring outputs that are computed together, of `width` in a row.
-  template <class F>
-  static void WithOutputs(int64_t width, const F& f) {
-    if (width % 7 == 0) return f(std::integral_constant<int, 7>{});
-    if (width >= 8) return f(std::integral_constant<int, 8>{});
-    if (width >= 4) return f(std::integral_constant<int, 4>{});
-    f(std::integral_constant<int, 1>{});
   }
 
   // What is read from position (y, x) on.

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "ep/kernels/float_vector.h"
 
@@ -96,6 +97,15 @@ DepthwiseFunction<P> DepthwiseFunctionOf(const DepthwiseTaps& taps) {
   if (taps.dilation == 1 && taps.columns == 5 && taps.stride == 1) return &depthwise::SumShared<kOutputs, 5, 1, P>;
   if (taps.dilation == 1 && taps.columns == 5 && taps.stride == 2) return &depthwise::SumShared<kOutputs, 5, 2, P>;
   return &depthwise::Sum<kOutputs, P>;
+}
+
+// f(a constant): neighbouring outputs that are computed together, of `width` in a row.
+template <class F>
+void WithNeighbours(int64_t width, const F& f) {
+  if (width % 7 == 0) return f(std::integral_constant<int, 7>{});
+  if (width >= 8) return f(std::integral_constant<int, 8>{});
+  if (width >= 4) return f(std::integral_constant<int, 4>{});
+  f(std::integral_constant<int, 1>{});
 }
 
 }  // namespace npu::channels_last

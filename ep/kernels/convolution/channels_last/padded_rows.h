@@ -35,7 +35,7 @@ class PaddedRows {
     const bool collide = separate && horizontal_.stride * stored % kPage == 0;
     in_place_ = inside && !collide && stored == channels && !copied;
     pixel_pitch_ = collide ? stored + kLine : stored;
-    row_pitch_ = in_place_ ? horizontal_.in * channels : Extent(horizontal_, horizontal_.out) * pixel_pitch_;
+    row_pitch_ = in_place_ ? horizontal_.in * channels : horizontal_.Extent(horizontal_.out) * pixel_pitch_;
   }
 
   const Axis& vertical() const { return vertical_; }
@@ -48,7 +48,7 @@ class PaddedRows {
   // The output rows whose input rows take `bytes`; one at least.
   int64_t RowsWithin(int64_t bytes) const {
     const int64_t fitting = bytes / (row_pitch_ * static_cast<int64_t>(sizeof(T)));
-    return std::clamp<int64_t>((fitting - Extent(vertical_, 1)) / vertical_.stride + 1, 1, vertical_.out);
+    return std::clamp<int64_t>((fitting - vertical_.Extent(1)) / vertical_.stride + 1, 1, vertical_.out);
   }
 
   // For the output rows [begin, end) of an image: where they are, or a copy in `scratch`, with `slack` elements of any
@@ -57,7 +57,7 @@ class PaddedRows {
                int64_t slack = 0) const {
     const int64_t first = begin * vertical_.stride - vertical_.before, line = image * vertical_.in;
     if (in_place_) return {x.pixels + (line + first) * row_pitch_, row_pitch_, pixel_pitch_};
-    const int64_t count = Extent(vertical_, end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
+    const int64_t count = vertical_.Extent(end - begin), row_bytes = row_pitch_ * static_cast<int64_t>(sizeof(T));
     T* rows = static_cast<T*>(scratch.Reserve(count * row_bytes + slack * static_cast<int64_t>(sizeof(T))));
     for (int64_t r = 0; r < count; ++r) {
       const int64_t from = first + r;
@@ -72,11 +72,7 @@ class PaddedRows {
   }
 
  private:
-  // The positions that `outputs` neighbouring outputs read along an axis.
-  static int64_t Extent(const Axis& axis, int64_t outputs) {
-    return (outputs - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1;
-  }
-  static bool IsInside(const Axis& axis) { return axis.before == 0 && Extent(axis, axis.out) <= axis.in; }
+  static bool IsInside(const Axis& axis) { return axis.before == 0 && axis.Extent(axis.out) <= axis.in; }
 
   void CopyRow(const PixelSource<T>& x, int64_t first, T* to) const {
     const int64_t pixels = row_pitch_ / pixel_pitch_, begin = std::min(horizontal_.before, pixels);

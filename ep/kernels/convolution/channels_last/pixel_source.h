@@ -5,10 +5,28 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
+#include "ep/kernels/convert.h"
 #include "ep/kernels/transposed_block.h"
 
 namespace npu::channels_last {
+
+// Few planes, as of an image, to pixels of four elements.
+inline void TransposeImage(const float* from, int64_t from_pitch, int64_t rows, int64_t columns, BFloat16* to) {
+  uint64_t pixels[16];
+  for (int64_t begin = 0; begin < columns; begin += 16) {
+    const int64_t count = std::min<int64_t>(16, columns - begin);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* plane = from + r * from_pitch + begin;
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i)
+        pixels[i] = (r == 0 ? 0 : pixels[i]) | static_cast<uint64_t>(npu::internal::FloatToBFloat16(plane[i]))
+                                                   << (16 * r);
+    }
+    std::memcpy(to + begin * 4, pixels, static_cast<size_t>(count) * sizeof(uint64_t));
+  }
+}
 
 template <class T>
 struct PixelSource {
@@ -23,7 +41,7 @@ struct PixelSource {
     if (pixels != nullptr) return CopyPixels(pixels + first * channels, count, to, stored, pitch);
     while (count > 0) {
       const int64_t image = first / positions, at = first % positions, some = std::min(count, positions - at);
-      simd::TransposeMatrix(planes + image * channels * positions + at, positions, channels, some, to, pitch, stored);
+      Transpose(planes + image * channels * positions + at, some, to, stored, pitch);
       first += some;
       count -= some;
       to += some * pitch;
@@ -31,6 +49,12 @@ struct PixelSource {
   }
 
  private:
+  void Transpose(const float* from, int64_t count, T* to, int64_t stored, int64_t pitch) const {
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (stored == 4 && pitch == 4) return TransposeImage(from, positions, channels, count, to);
+    simd::TransposeMatrix(from, positions, channels, count, to, pitch, stored);
+  }
+
   void CopyPixels(const T* from, int64_t count, T* to, int64_t stored, int64_t pitch) const {
     if (pitch == channels) {
       std::memcpy(to, from, static_cast<size_t>(count * channels) * sizeof(T));

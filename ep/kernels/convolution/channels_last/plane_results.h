@@ -30,15 +30,7 @@ struct PlaneResults {
     constexpr int64_t kLanes = simd::kLanes, kPitch = kMost + kLanes;  // not a part of a page apart
     alignas(64) float held[kLanes * kPitch];
     for (int64_t c = 0; c < count; c += kLanes) {
-      for (int64_t r = 0; r < rows; r += kLanes) {
-        simd::Vec block[kLanes];
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i)
-          block[i] = r + i < rows ? simd::Load(sums + (r + i) * kWidth + c) : simd::Vec{};
-        simd::Transpose(block);
-#pragma GCC unroll 16
-        for (int i = 0; i < kLanes; ++i) simd::Store(held + i * kPitch + r, block[i]);
-      }
+      simd::TransposeMatrix(sums + c, kWidth, rows, kLanes, held, kPitch, rows);
       for (int64_t i = 0; i < std::min(kLanes, count - c); ++i)
         WriteChannel(formula, held + i * kPitch, rows, bias[c + i], pixel, channel + c + i);
     }
