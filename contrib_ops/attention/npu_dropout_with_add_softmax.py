@@ -9,7 +9,7 @@ from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch
 from onnxruntime_npu.opdef.gradients import check_gradient
 from onnxruntime_npu.opdef.philox import philox
 
-from .._bits import bits_of
+from .._bits import bits_of, bytes_of
 
 op = npu_op(
     "npu_dropout_with_add_softmax(Tensor self, Tensor x1, Scalar alpha, float prob, int dim)"
@@ -68,10 +68,8 @@ def reference(self, x1, alpha, prob, dim, seed=0):
     count = (self.numel() + _UNIT - 1) // _UNIT * _UNIT
     number = torch.arange(count, device=self.device)
     keep = philox(seed, 0, number) < int(keep_prob * 2**32)
-    powers = 2 ** torch.arange(8, device=self.device)
-    mask = (keep.reshape(-1, 8) * powers).sum(-1).to(torch.uint8)
     kept = keep[: self.numel()].reshape(self.shape)
-    return mask, softmax.to(self.dtype), (softmax * kept / keep_prob).to(self.dtype)
+    return bytes_of(keep), softmax.to(self.dtype), (softmax * kept / keep_prob).to(self.dtype)
 
 
 @op.function

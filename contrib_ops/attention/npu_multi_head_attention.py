@@ -17,6 +17,7 @@ from itertools import product
 
 from onnxruntime_npu.opdef import FLOATS, NotPortable, Sample, check, npu_op, torch
 
+from .._bits import bytes_of
 from . import _dropout as dropout
 
 INPUTS = (
@@ -67,8 +68,7 @@ def require(condition, message):
 def random_bits(count, keep_prob, seed, device):
     """Return ceil(count / 8) bytes whose bits are 1 with the given probability."""
     number = torch.arange((count + 7) // 8 * 8, device=device).view(-1, 8)
-    bits = dropout.factors(keep_prob, number, seed, 0) > 0
-    return (bits * 2 ** torch.arange(8, device=device)).sum(1).to(torch.uint8)
+    return bytes_of(dropout.factors(keep_prob, number, seed, 0) > 0)
 
 
 @op.reference

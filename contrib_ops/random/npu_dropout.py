@@ -9,7 +9,7 @@ import struct
 from onnxruntime_npu.opdef import FLOATS, Sample, check, npu_op, torch, wide
 from onnxruntime_npu.opdef.philox import philox
 
-from .._bits import bits_of
+from .._bits import bits_of, bytes_of
 
 op = npu_op(
     "_npu_dropout(Tensor self, float p) -> (Tensor, Tensor)",
@@ -36,8 +36,7 @@ def _mask(elements, p, seed, offset, device):
     """Return what is kept of the elements, rounded up to 128 of them, as bools and as bits."""
     count = (elements + _UNIT - 1) // _UNIT * _UNIT
     keep = philox(seed, offset, torch.arange(count, device=device)) < int((1 - p) * 2**32)
-    powers = 2 ** torch.arange(8, device=device)
-    return keep, (keep.reshape(-1, 8) * powers).sum(-1).to(torch.uint8)
+    return keep, bytes_of(keep)
 
 
 @op.reference

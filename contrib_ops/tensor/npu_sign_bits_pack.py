@@ -2,6 +2,8 @@
 
 from onnxruntime_npu.opdef import Sample, check, npu_op, torch
 
+from .._bits import bytes_of
+
 op = npu_op(
     "npu_sign_bits_pack(Tensor self, int size) -> Tensor",
     onnx="NPUSignBitsPack",
@@ -24,8 +26,7 @@ def reference(self, size):
     )
     signs = (self >= 0).to(torch.int32)
     signs = torch.cat([signs, signs.new_zeros(count * 8 - self.shape[0])])
-    powers = 2 ** torch.arange(8, device=self.device)
-    return (signs.reshape(-1, 8) * powers).sum(1).to(torch.uint8).reshape(size, count // size)
+    return bytes_of(signs).reshape(size, count // size)
 
 
 @op.function

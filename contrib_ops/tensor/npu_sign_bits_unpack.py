@@ -5,6 +5,8 @@ Source: torch_npu.npu_sign_bits_unpack.
 
 from onnxruntime_npu.opdef import Sample, TypeCodes, TypedBy, check, npu_op, torch
 
+from .._bits import bits_of
+
 op = npu_op(
     "npu_sign_bits_unpack(Tensor input, int size, ScalarType dtype) -> Tensor",
     onnx="NPUSignBitsUnpack",
@@ -27,8 +29,7 @@ def reference(input, size, dtype):
         size > 0 and count % size == 0,
         f"{name} expected size to divide the {count} bits, got {size}",
     )
-    powers = 2 ** torch.arange(8, device=input.device)
-    bits = input.to(torch.int64)[:, None] // powers % 2
+    bits = bits_of(input, count).to(torch.int64)
     return (bits * 2 - 1).reshape(size, count // size).to(getattr(torch, dtype))
 
 
