@@ -148,6 +148,10 @@ int64_t BytesOf(const at::Tensor& header) {
 
 constexpr int kAnyPeer = -1;
 
+JobThread& ThreadOf(std::map<int, JobThread>& threads, int peer, const char* name) {
+  return threads.try_emplace(peer, name).first->second;
+}
+
 // Headers have tags of their own: several receipts from one peer begin before the first of them asks for its data, and
 // the transport hands on what has one tag in the order in which it was asked for.
 int HeaderTag(int tag, const char* call) {
@@ -505,7 +509,7 @@ HcclBackend::Handle HcclBackend::send(Tensors& tensors, int to, int tag) {
       sent->works.push_back(host_->send(sent->header, to, header_tag));
       sent->works.push_back(host_->send(sent->data, to, tag));
     });
-    sends_end_.try_emplace(to, "npu_hccl_send").first->second.Add([work, sent] {
+    ThreadOf(sends_end_, to, "npu_hccl_send").Add([work, sent] {
       work->End(
           [&] {
             if (sent->works.empty()) return Handle();
@@ -544,32 +548,32 @@ HcclBackend::Handle HcclBackend::Receive(Tensors& tensors, std::optional<int> fr
       received->begun =
           from ? host_->recv(received->header, *from, header_tag) : host_->recvAnysource(received->header, header_tag);
     });
-    receipts_end_.try_emplace(from.value_or(kAnyPeer), "npu_hccl_recv")
-        .first->second.Add([this, work, received, from, tag] {
-          work->End(
-              [&] {
-                const at::Tensor& expected = received->expected[0];
-                const auto refuse = [&](const at::Tensor& header, int source) {
-                  C10_THROW_ERROR(ValueError, c10::str("expected ", Describe(expected), ", got ", Describe(header),
-                                                       " from rank ", source));
-                };
-                if (from == getRank()) {
-                  const OwnMessages::Message own = own_messages_.Take(tag, TimeOfExchange(timeout_.load()));
-                  if (!at::equal(own.header, expected)) refuse(own.header, *from);
-                  received->data[0].copy_(own.data);
-                  return Handle();
-                }
-                received->begun->wait();
-                const int source = from ? *from : received->begun->sourceRank();
-                const at::Tensor& header = received->header[0];
-                if (at::equal(header, expected)) return host_->recv(received->data, source, tag);
-                Tensors refused{at::empty({BytesOf(header)}, at::kByte)};  // what was sent must not come next
-                host_->recv(refused, source, tag)->wait();
-                refuse(header, source);
-                return Handle();
-              },
-              {});
-        });
+    JobThread& receipts_end = ThreadOf(receipts_end_, from.value_or(kAnyPeer), "npu_hccl_recv");
+    receipts_end.Add([this, work, received, from, tag] {
+      work->End(
+          [&] {
+            const at::Tensor& expected = received->expected[0];
+            const auto refuse = [&](const at::Tensor& header, int source) {
+              C10_THROW_ERROR(ValueError, c10::str("expected ", Describe(expected), ", got ", Describe(header),
+                                                   " from rank ", source));
+            };
+            if (from == getRank()) {
+              const OwnMessages::Message own = own_messages_.Take(tag, TimeOfExchange(timeout_.load()));
+              if (!at::equal(own.header, expected)) refuse(own.header, *from);
+              received->data[0].copy_(own.data);
+              return Handle();
+            }
+            received->begun->wait();
+            const int source = from ? *from : received->begun->sourceRank();
+            const at::Tensor& header = received->header[0];
+            if (at::equal(header, expected)) return host_->recv(received->data, source, tag);
+            Tensors refused{at::empty({BytesOf(header)}, at::kByte)};  // what was sent must not come next
+            host_->recv(refused, source, tag)->wait();
+            refuse(header, source);
+            return Handle();
+          },
+          {});
+    });
   });
   return Begun(work);
 }
