@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "ep/runtime/kernel_api.h"
@@ -107,7 +108,13 @@ inline void FromFloat(const float* __restrict src, BFloat16* __restrict dst, int
   for (int64_t i = 0; i < n; ++i) dst[i].bits = internal::FloatToBFloat16(src[i]);
 }
 
-inline void FromFloat(const float* __restrict src, float* __restrict dst, int64_t n) { std::copy(src, src + n, dst); }
+// In blocks: rows of a tile are so short that a call of memmove would take most of the time.
+inline void FromFloat(const float* __restrict src, float* __restrict dst, int64_t n) {
+  constexpr int64_t kBlock = 16;
+  int64_t i = 0;
+  for (; i + kBlock <= n; i += kBlock) std::memcpy(dst + i, src + i, kBlock * sizeof(float));
+  std::copy(src + i, src + n, dst + i);
+}
 
 // One element.
 inline float ToFloat(Float16 v) { return internal::HalfToFloat(v.bits); }

@@ -118,6 +118,20 @@ def test_conv_of_infinite_values_and_nan_reads_no_padding() -> None:
     assert np.isnan(got[0, 0, 0]).tolist() == [False, True, True, True, False]
 
 
+@pytest.mark.parametrize("shape, kernel, attributes", CASES, ids=str)
+def test_padding_of_conv_is_zero_in_used_memory(shape, kernel, attributes) -> None:
+    rng = np.random.default_rng(5)
+    x, w = random(rng, "float32", *shape), random(rng, "float32", *kernel)
+    pads = attributes.get("pads", [0] * 2 * (x.ndim - 2))
+    margins = [(0, 0), (0, 0), *zip(pads[: x.ndim - 2], pads[x.ndim - 2 :], strict=True)]
+    padded = np.pad(x, margins)
+    without = {**attributes, "kernel_shape": kernel[2:], "pads": [0] * len(pads)}
+    # Planes of the same size, which leave NaN where the others have their padding.
+    run_npu("Conv", [np.full_like(padded, np.nan), w], opset=22, **without)
+    got = run_npu("Conv", [x, w], opset=22, kernel_shape=kernel[2:], **attributes)[0]
+    np.testing.assert_array_equal(got, run_npu("Conv", [padded, w], opset=22, **without)[0])
+
+
 @pytest.mark.parametrize("groups", [1, 2])
 def test_conv_of_almost_nothing_but_padding_takes_no_memory_for_it(groups) -> None:
     huge = 2**30

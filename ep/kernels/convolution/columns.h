@@ -2,8 +2,10 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <vector>
 
 #include "ep/kernels/convolution/padded_plane.h"
 #include "ep/kernels/convolution/taps.h"
@@ -51,23 +53,33 @@ void AddColumns(const Taps& taps, const std::vector<Run>& runs, const C* columns
 // Elements that ReadPaddedColumns may read behind the planes and write behind the columns.
 inline constexpr int64_t kColumnsSlack = 16;
 
+// A piece of a row of columns; positions are in the padded plane.
+struct ColumnBlock {
+  int64_t position, to;
+};
+
 // The same from `channels` padded planes. Pieces of rows are copied in blocks of one size: each overwrites what the one
 // before wrote too much, rows from first to last.
 template <class U>
 void ReadPaddedColumns(const PaddedPlane& padded, const U* planes, int64_t channels, int64_t begin, int64_t end,
                        U* columns, int64_t pitch) {
   constexpr int64_t kBlock = kColumnsSlack;
-  const std::vector<Segment> segments = padded.SegmentsOf(begin, end);
-  for (int64_t c = 0; c < channels; ++c) {
-    for (int64_t tap = 0; tap < padded.taps(); ++tap, columns += pitch) {
-      const U* from = planes + c * padded.size() + padded.offset(tap);
-      for (const Segment& segment : segments) {
-        U* to = columns + (segment.first - begin);
-        for (int64_t i = 0; i < segment.count; i += kBlock)
-          std::memcpy(to + i, from + segment.position + i, kBlock * sizeof(U));
+  std::vector<ColumnBlock> blocks;
+  for (const Segment& segment : padded.SegmentsOf(begin, end))
+    for (int64_t i = 0; i < segment.count; i += kBlock)
+      blocks.push_back({segment.position + i, segment.first - begin + i});
+  const auto read = [&](const auto& of_row) {
+    for (int64_t c = 0; c < channels; ++c, planes += padded.size()) {
+      for (int64_t tap = 0; tap < padded.taps(); ++tap, columns += pitch) {
+        const U* from = planes + padded.offset(tap);
+        for (const ColumnBlock& block : of_row)
+          std::memcpy(columns + block.to, from + block.position, kBlock * sizeof(U));
       }
     }
-  }
+  };
+  // Of a panel of floats, mostly: the loop over its blocks would take as long as copying them.
+  if (blocks.size() == 2) return read(std::array{blocks[0], blocks[1]});
+  read(blocks);
 }
 
 }  // namespace npu::convolution

@@ -145,9 +145,13 @@ struct Products {
 
   template <class U>
   void Pad(const U* from, U* to) const {
-    ParallelFor(channels_in, std::max<int64_t>(1, kPadGrain / padded->size()), [&](int64_t begin, int64_t end) {
-      std::fill(to + begin * padded->size(), to + end * padded->size(), U{0});
-      for (int64_t c = begin; c < end; ++c) padded->Write(from + c * taps.inputs(), to + c * padded->size());
+    // Few large planes are shared in parts.
+    const int64_t parts = (padded->size() + kPadGrain - 1) / kPadGrain;
+    ParallelFor(channels_in * parts, std::max<int64_t>(1, kPadGrain / padded->size()), [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t c = i / parts;
+        padded->WritePart(from + c * taps.inputs(), to + c * padded->size(), i % parts, parts);
+      }
     });
   }
 

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <span>
 #include <vector>
 
 #include "ep/kernels/convolution/taps.h"
@@ -58,17 +59,17 @@ class PaddedPlane {
   // Of the tap: output i of the long row reads position i + offset.
   int64_t offset(int64_t tap) const { return offsets_[static_cast<size_t>(tap)]; }
 
+  // Writes a part of a plane with its padding; `part` of `parts`.
+  template <class C>
+  void WritePart(const C* plane, C* padded, int64_t part, int64_t parts) const {
+    for (const Padding& zeros : PartOf(padding_, part, parts))
+      for (int64_t i = zeros.begin; i < zeros.end; ++i) padded[i] = C{0};
+    WriteRows(PartOf(rows_in_, part, parts), plane, padded);
+  }
   // Copies what is read of a plane into one whose padding is zero.
   template <class C>
   void Write(const C* plane, C* padded) const {
-    const int64_t step = axes_.back().stride;
-    for (const RowCopy& copy : rows_in_) {
-      if (step == 1) {
-        CopyRow(plane + copy.from, copy.count, padded + copy.to);
-      } else {
-        CopyEvery(step, plane + copy.from, copy.count, padded + copy.to);
-      }
-    }
+    WriteRows(std::span(rows_in_), plane, padded);
   }
   // Copies the outputs out of the long row.
   template <class C>
@@ -118,29 +119,63 @@ class PaddedPlane {
   struct RowCopy {
     int64_t from, to, count;
   };
+  // Positions that are read and not copied.
+  struct Padding {
+    int64_t begin, end;
+  };
+  template <class Item>
+  static std::span<const Item> PartOf(const std::vector<Item>& items, int64_t part, int64_t parts) {
+    const auto count = static_cast<int64_t>(items.size()), begin = part * count / parts;
+    return std::span(items).subspan(static_cast<size_t>(begin), static_cast<size_t>((part + 1) * count / parts - begin));
+  }
+  template <class C>
+  void WriteRows(std::span<const RowCopy> rows, const C* plane, C* padded) const {
+    const int64_t step = axes_.back().stride;
+    for (const RowCopy& copy : rows) {
+      if (step == 1) {
+        CopyRow(plane + copy.from, copy.count, padded + copy.to);
+      } else {
+        CopyEvery(step, plane + copy.from, copy.count, padded + copy.to);
+      }
+    }
+  }
   void PlanRows() {
     const size_t d = axes_.size() - 1;
-    const Axis& last = axes_[d];
     for (int64_t row = 0; row < Rows(&Axis::out); ++row) {
       const Coordinates coordinate{axes_, &Axis::out, row};
       int64_t position = 0;
       for (size_t e = 0; e < d; ++e) position += coordinate(e) * pitch_[e];
       rows_out_.push_back(position);
     }
-    for (int64_t row = 0; row < Rows(&Axis::in); ++row) {
-      const Coordinates coordinate{axes_, &Axis::in, row};
-      int64_t to = 0;
-      bool read = true;
-      for (size_t e = 0; e < d; ++e) {
-        const int64_t at = coordinate(e) + axes_[e].before;
-        read = read && Reads(e, at);
-        to += OffsetOf(e, at);
-      }
-      for (int64_t first = 0; read && first < std::min(last.stride, last.in); ++first) {
-        if (!Reads(d, first + last.before)) continue;
-        rows_in_.push_back({row * last.in + first, to + OffsetOf(d, first + last.before),
-                            (last.in - first + last.stride - 1) / last.stride});
-      }
+    int64_t rows = 1;
+    for (size_t e = 0; e < d; ++e) rows *= Length(axes_[e]) * axes_[e].stride;
+    for (int64_t row = 0; row < rows; ++row) PlanRow(row);
+  }
+  // Of the rows of all phases: what it gets of the plane, and its padding.
+  void PlanRow(int64_t row) {
+    const size_t d = axes_.size() - 1;
+    const Axis& last = axes_[d];
+    int64_t rest = row, from = 0, begin = 0, rows_in = 1;
+    bool inside = true;
+    for (size_t e = d; e-- > 0;) {
+      const Axis& axis = axes_[e];
+      const int64_t count = Length(axis) * axis.stride, at = rest % count;
+      if (!Reads(e, at)) return;
+      rest /= count;
+      begin += OffsetOf(e, at);
+      inside = inside && at >= axis.before && at < axis.before + axis.in;
+      from += (at - axis.before) * rows_in;
+      rows_in *= axis.in;
+    }
+    for (int64_t phase = 0; phase < last.stride; ++phase) {
+      if (!Reads(d, phase)) continue;
+      const int64_t first = (phase + last.before * (last.stride - 1)) % last.stride;
+      const int64_t count = inside && first < last.in ? (last.in - first + last.stride - 1) / last.stride : 0;
+      const int64_t of_phase = begin + OffsetOf(d, phase), end = of_phase + Length(last);
+      const int64_t to = of_phase + (first + last.before) / last.stride;
+      if (count > 0) rows_in_.push_back({from * last.in + first, to, count});
+      padding_.push_back({of_phase, count > 0 ? to : end});
+      if (count > 0) padding_.push_back({to + count, end});
     }
   }
   int64_t Rows(int64_t Axis::* size) const {
@@ -173,6 +208,7 @@ class PaddedPlane {
   std::vector<std::vector<bool>> reads_;      // of an axis and phase
   std::vector<int64_t> offsets_;
   std::vector<RowCopy> rows_in_;
+  std::vector<Padding> padding_;
   std::vector<int64_t> rows_out_;  // where they begin in the long row
   int64_t phase_size_ = 1, size_ = 0, length_ = 1;
 };
