@@ -42,22 +42,29 @@ class RowPointers {
 };
 
 // What a micro-kernel prefetches while it works: with every stored row of its panel the next `step` bytes from `data`
-// on, at most as many as a row has, and with every chunk of K one of the rows of C to which the sums are stored.
+// on, at most as many as a row has, and with every chunk of K one of the rows of C to which the sums are stored, and two
+// of the lines, `later_stride` apart, that are read long after it.
 struct Prefetch {
   const char* data = nullptr;
   int64_t step = 0;
   const char* result = nullptr;
   int64_t result_stride = 0, result_end = 0, result_rows = 0;
+  const char* later = nullptr;
+  int64_t later_stride = 0, later_lines = 0;
 
   // For one stored row of at most two lines. Steps of less than a line prefetch some lines twice, which is cheaper than
   // counting. Into the L2 cache: lines on their way to L1 would occupy the L1 fill buffers that loads need, which
   // stalls the multiplications of a GEMM of many rows and costs one of a single row a tenth of the memory bandwidth.
   template <int kRowBytes>
   void Row() {
-    constexpr int kSecondLevel = 2;
     __builtin_prefetch(data, 0, kSecondLevel);
     if constexpr (kRowBytes > 64) __builtin_prefetch(data + step / 2, 0, kSecondLevel);
     data += step;
+  }
+
+  void Chunk() {
+    ResultRow();
+    if (later_lines > 0) LaterLines();
   }
 
   // A store to an uncached line waits until the line has been read. Prefetching all rows up front would delay the loads
@@ -71,6 +78,13 @@ struct Prefetch {
     --result_rows;
   }
 
+  void LaterLines() {
+    __builtin_prefetch(later, 0, kSecondLevel);
+    __builtin_prefetch(later + later_stride, 0, kSecondLevel);
+    later += 2 * later_stride;
+    later_lines -= 2;
+  }
+
   // The prefetch distance of a panel that is read once. Few rows are fastest with 2 to 4 KB, and with tile registers 4
   // KB was slower than 2 KB; more rows take more time per line but prefetch between multiplications: there 2 KB is a
   // sixth slower than 8 KB.
@@ -79,6 +93,9 @@ struct Prefetch {
     if (rows > kFewRows) return 8192;
     return Features().amx_tile ? 2048 : 3072;
   }
+
+ private:
+  static constexpr int kSecondLevel = 2;
 };
 
 // tile[rows][kPanelColumns] (+)= a * b over `depth` steps of K. All are 64-byte aligned, except an `a` that is part of

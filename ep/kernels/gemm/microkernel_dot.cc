@@ -57,7 +57,7 @@ NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const Pre
   }
   while (left > 0) {
     const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
-    prefetch.ResultRow();
+    prefetch.Chunk();
     for (int s = 0; s < steps; s += kChains) {
 #pragma GCC unroll 4
       for (int chain = 0; chain < kChains; ++chain) {

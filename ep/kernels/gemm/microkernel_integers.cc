@@ -90,7 +90,7 @@ void IntegerTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahea
   }
   for (int64_t left = (depth + 3) / 4; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
     const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
-    prefetch.ResultRow();
+    prefetch.Chunk();
     for (int s = 0; s < steps; ++s) {
       prefetch.Row<kPanelColumns * 4>();
       const Quads low(Load(b), false), high(Load(b + kLanes * 4), false);

@@ -106,7 +106,7 @@ NPU_MATRIX_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const 
   int64_t left = (depth + Elements::kDepth - 1) / Elements::kDepth;
   while (left > 0) {
     const int words = left < kChunkWords ? static_cast<int>(left) : kChunkWords;
-    prefetch.ResultRow();
+    prefetch.Chunk();
     Words of_rows[kRows];
     int w = 0;
     for (; w + 4 <= words; w += 4) {
@@ -183,7 +183,7 @@ NPU_MATRIX_TARGET void MatrixTile(const Sliver& sliver, const void* b_panel, con
   };
   int64_t left = (depth + Elements::kDepth - 1) / Elements::kDepth;
   for (; left >= 2; left -= kChunkWords) {
-    prefetch.ResultRow();
+    prefetch.Chunk();
     for (int w = 0; w < kChunkWords && w + 2 <= left; w += 2, b += 2 * kRowBytes) {
       prefetch.Row<kRowBytes>();
       prefetch.Row<kRowBytes>();

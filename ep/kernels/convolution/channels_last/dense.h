@@ -34,7 +34,7 @@ class Dense {
   // `weight`: [kernel rows * kernel columns * StoredChannels(channels), channels out]. `bias` may be null.
   Dense(const std::vector<Axis>& axes, int64_t images, const PixelSource<T>& x, const gemm::PackedMatrix& weight,
         const float* bias, const Finish<T>& finish)
-      : Dense(PlaneOf(axes, images, x.channels * static_cast<int64_t>(sizeof(T)), kBlockBytes), x, weight, bias,
+      : Dense(PlaneOf(axes, images, x.channels * static_cast<int64_t>(sizeof(T)), BlockBytes(x)), x, weight, bias,
               finish) {}
 
   // The results are written as planes instead.
@@ -44,11 +44,11 @@ class Dense {
   }
 
   void Run() const {
-    const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(kBlockBytes),
+    const Pieces pieces(images_, rows_.vertical().out, rows_.RowsWithin(BlockBytes(x_)),
                         gemm::PanelCount(finish_.channels));
     finish_.activation.template WithFormula<float>([&](const auto& formula) {
       ParallelFor(pieces.count(), 1, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) RunPiece(formula, pieces.At(i));
+        for (int64_t i = begin; i < end; ++i) RunPiece(formula, pieces.At(i), LinesOf(pieces, i + 1, end));
       });
     });
   }
@@ -82,7 +82,8 @@ class Dense {
     const T* from;
     int64_t pixel, height;
   };
-  static constexpr int64_t kBlockBytes = 448 << 10;    // of rows that are read together: a part of a second-level cache
+  // Of rows that are read together: a part of a second-level cache. Planes of the next rows are read into it meanwhile.
+  static constexpr int64_t kBlockBytes = 448 << 10, kBlockBytesOfPlanes = 224 << 10;
   static constexpr int64_t kStayingBytes = 256 << 10;  // of panels that stay in that cache beside them
   static constexpr int kWidth = gemm::kPanelColumns;
   static constexpr gemm::PanelFormat kFormat =
@@ -90,8 +91,41 @@ class Dense {
   static constexpr int kDepth = sizeof(float) / sizeof(T);      // rows of the weight in a row of a panel
   static constexpr int64_t kRowBytes = kWidth * sizeof(float);  // of a panel
 
+  static int64_t BlockBytes(const PixelSource<T>& x) {
+    return x.pixels == nullptr ? kBlockBytesOfPlanes : kBlockBytes;
+  }
+
+  // What the next piece reads of planes, if this thread has one.
+  PlaneLines LinesOf(const Pieces& pieces, int64_t i, int64_t end) const {
+    if (i >= end) return {};
+    const Piece next = pieces.At(i);
+    return rows_.LinesOf(x_, next.image, next.begin, next.end);
+  }
+
+  // Lines of planes that are prefetched in equal parts. Each part has lines of neighbouring planes.
+  class LaterLines {
+   public:
+    LaterLines(const PlaneLines& lines, int64_t parts)
+        : lines_(lines), parts_(lines.lines == 0 ? 0 : std::max<int64_t>(parts / lines.lines, 1)) {}
+    void Next(gemm::Prefetch& prefetch) {
+      if (line_ >= lines_.lines) return;
+      constexpr int64_t kLine = 64;
+      const int64_t begin = part_ * lines_.planes / parts_, end = (part_ + 1) * lines_.planes / parts_;
+      prefetch.later = lines_.data + begin * lines_.pitch + line_ * kLine;
+      prefetch.later_stride = lines_.pitch;
+      prefetch.later_lines = end - begin;
+      if (++part_ == parts_) part_ = 0, ++line_;
+    }
+
+   private:
+    PlaneLines lines_;
+    int64_t parts_;  // of the planes
+    int64_t part_ = 0, line_ = 0;
+  };
+
+  // While the piece is multiplied `next_lines` are prefetched.
   template <class F>
-  void RunPiece(const F& formula, const Piece& piece) const {
+  void RunPiece(const F& formula, const Piece& piece, const PlaneLines& next_lines) const {
     const auto [image, begin, end, panel_begin, panel_end] = piece;
     static thread_local gemm::AlignedBuffer scratch;
     const Axis &v = rows_.vertical(), &h = rows_.horizontal();
@@ -113,12 +147,13 @@ class Dense {
     while (count > 0 && outputs_at(count - 1).height <= 0) --count;  // of the last row
     // Pixels whose sums wait to be written as planes.
     int64_t held = 0;
+    LaterLines later(next_lines, (panel_end - panel_begin) * count * static_cast<int64_t>(blocks_.size()));
     const auto run = [&](int64_t p, const Outputs& outputs, const char* next, int64_t step, bool last) {
       const int64_t channel = p * kWidth, count = std::min<int64_t>(kWidth, finish_.channels - channel);
       const BlockBias<kWidth> bias(bias_, channel, count);
       alignas(64) float sums[(PlaneResults::kMost + gemm::kSliverRows) * kWidth];
       SumTile(kernel.FunctionsFor(count)[outputs.height], outputs, panels + p * panel_bytes, next, step, channel, count,
-              sums + held * kWidth);
+              later, sums + held * kWidth);
       if (!planes_)
         return finish_.template Store<kWidth>(formula, sums, outputs.height, bias.data(), outputs.pixel, channel,
                                               count);
@@ -165,7 +200,7 @@ class Dense {
   // Prefetches `next` and, before they are read and written, the rows of the residual and of the result: the
   // micro-kernel has a chunk of the depth for each row, of a small depth too few.
   void SumTile(gemm::TileFunction multiply, const Outputs& outputs, const char* panel, const char* next, int64_t step,
-               int64_t channel, int64_t count, float* sums) const {
+               int64_t channel, int64_t count, LaterLines& later, float* sums) const {
     constexpr int64_t kElement = sizeof(T);
     const int64_t pitch = rows_.horizontal().stride * rows_.pixel_pitch() * kElement;
     const Block* last = &blocks_.back();
@@ -186,6 +221,7 @@ class Dense {
     }
     for (const Block* block = blocks_.data(); block <= last; ++block) {
       if (block == last) prefetch.result_rows = planes_ ? count : outputs.height;
+      later.Next(prefetch);
       multiply({outputs.from + block->offset, pitch, gemm::kChunkBytes}, panel, prefetch, block->depth, sums,
                block != blocks_.data());
       prefetch.data += block->depth / kDepth * step;

@@ -51,6 +51,14 @@ class PaddedRows {
     return std::clamp<int64_t>((fitting - vertical_.Extent(1)) / vertical_.stride + 1, 1, vertical_.out);
   }
 
+  // What Read will read of planes.
+  PlaneLines LinesOf(const PixelSource<T>& x, int64_t image, int64_t begin, int64_t end) const {
+    const int64_t first = std::max<int64_t>(begin * vertical_.stride - vertical_.before, 0);
+    const int64_t last = std::min((end - 1) * vertical_.stride - vertical_.before + vertical_.Extent(1), vertical_.in);
+    const int64_t pixel = (image * vertical_.in + first) * horizontal_.in;
+    return x.LinesOf(pixel, std::min((last - first) * horizontal_.in, x.count - pixel));
+  }
+
   // For the output rows [begin, end) of an image: where they are, or a copy in `scratch`, with `slack` elements of any
   // value behind.
   Rows<T> Read(const PixelSource<T>& x, int64_t image, int64_t begin, int64_t end, gemm::AlignedBuffer& scratch,

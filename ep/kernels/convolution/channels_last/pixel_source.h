@@ -28,6 +28,12 @@ inline void TransposeImage(const float* from, int64_t from_pitch, int64_t rows, 
   }
 }
 
+// What is read of planes: `lines` cache lines in each of `planes`, which are `pitch` bytes apart.
+struct PlaneLines {
+  const char* data;
+  int64_t pitch, planes, lines;
+};
+
 template <class T>
 struct PixelSource {
   const T* pixels;  // channels last, or null:
@@ -46,6 +52,16 @@ struct PixelSource {
       count -= some;
       to += some * pitch;
     }
+  }
+
+  // Of the pixels [first, first + count), of one image at least; none of pixels that are channels last.
+  PlaneLines LinesOf(int64_t first, int64_t count) const {
+    if (pixels != nullptr || count <= 0) return {};
+    const int64_t image = first / positions, at = first % positions;
+    const float* from = planes + image * channels * positions + at;
+    constexpr int64_t kLine = 64, kElement = sizeof(float);
+    const int64_t bytes = std::min(count, positions - at) * kElement;
+    return {reinterpret_cast<const char*>(from), positions * kElement, channels, (bytes + kLine - 1) / kLine};
   }
 
  private:
