@@ -113,7 +113,13 @@ def _check_scales(op, given, experts):
         f"[{op}] expected x of floats, with features to take a scale from, with quant_mode 2, "
         f"got {x.dtype} {list(x.shape)}",
     )
-    if scales is not None:
+    if scales is not None and x.dtype == torch.int32:
+        check(
+            list(scales.shape) == [x.shape[0]],
+            f"[{op}] expected scales [{x.shape[0]}], one of each token, with x of int32, got "
+            f"{list(scales.shape)}",
+        )
+    elif scales is not None:
         check(is_quantised, f"[{op}] expected quant_mode 2 with scales, got {given['quant_mode']}")
         rows = experts.shared + experts.routed
         check(
@@ -143,8 +149,10 @@ class _Rows:
         """Return expand_x and dynamic_scales."""
         x, scales = given["x"], given["scales"]
         rows = taken(x, self.token)
-        if mode != QUANTISED:
+        if mode != QUANTISED and scales is None:
             return rows, torch.zeros(rows.shape[0], dtype=torch.float32, device=x.device)
+        if mode != QUANTISED:  # of integers that have been quantised before
+            return rows, taken(scales, self.token)
         values = rows.float()
         if scales is not None:
             values = values * taken(scales.float(), taken(given["expert_ids"].flatten(), self.slot))
@@ -206,17 +214,24 @@ def samples_of(make):
 
 def quantised_samples(make):
     """Yield calls whose rows are quantised."""
-    if make.dtype == "int32":
-        return
     tokens, width, experts, slots = 5, 300, 4, 2
     ids = torch.stack([make.permutation(experts, "int32")[:slots] for _ in range(tokens)])
     x = make(tokens, width)
+    if make.dtype == "int32":
+        scales = make.uniform(tokens, dtype="float32")
+        mask = torch.arange(tokens) < 4
+        yield Sample(x, ids, "", 1, 0, experts, scales=scales, x_active_mask=mask, id="int4_scaled")
+        return
     x[3] = 0.0
     call = (x, ids, "", 1, 0, experts)
     yield Sample(*call, quant_mode=2, id="int8")
     scales = make.uniform(experts, width, low=0.5, high=2.0, dtype="float32")
     mask = torch.arange(tokens) < 4
     yield Sample(*call, scales=scales, x_active_mask=mask, quant_mode=2, id="int8_smooth")
+    given = {"scales": scales, "x_active_mask": make.bools(tokens, slots)}
+    given["expert_scales"] = make.uniform(tokens, slots, dtype="float32")
+    ends = {"expert_token_nums_type": 0, "global_bs": tokens + 2}
+    yield Sample(*call, **given, **ends, quant_mode=2, id="int8_carried")
 
 
 def refusals(op):

@@ -3,9 +3,9 @@
 Entry r * e + j of a list of counts is about expert j of the e that rank r has.
 """
 
-from onnxruntime_npu.opdef import FLOATS, INDICES, Sample, check, npu_op, torch, wide
+from onnxruntime_npu.opdef import ABSENT, FLOATS, INDICES, Sample, check, npu_op, torch, wide
 
-from ._ranks import ALONE, check_group
+from ._ranks import ALONE, check_comm_mode, check_group, empty
 
 _MOST_ROWS = 2**31 - 1
 
@@ -24,6 +24,14 @@ def define(op, onnx, outputs, flag=""):
             **{name: FLOATS for name in ("gmm_x", "gmm_weight", "mm_x", "mm_weight", *outputs)},
             **{name: INDICES for name in ("send_counts_tensor", "recv_counts_tensor")},
         },
+        typings=[
+            {
+                **dict.fromkeys(outputs, dtype),
+                **{"gmm_x": dtype, "mm_x": shared, "mm_y": dtype if shared is ABSENT else shared},
+            }
+            for dtype in FLOATS
+            for shared in (ABSENT, *FLOATS)
+        ],
         not_portable=ALONE,
     )
     for name in ("gmm_x", "gmm_weight"):
@@ -58,9 +66,9 @@ def checked_shapes(op, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, tra
     check(
         mm_x.dim() == 2
         and mm_weight.dim() == 2
-        and mm_x.dtype == mm_weight.dtype == gmm_x.dtype
+        and mm_x.dtype == mm_weight.dtype
         and mm_weight.shape[depth] == mm_x.shape[1],
-        f"[{op}] expected mm_x [B, H] and mm_weight of gmm_x's dtype, "
+        f"[{op}] expected mm_x [B, H] and mm_weight of its dtype, "
         f"{'[N, H]' if trans_mm_weight else '[H, N]'}, got {mm_x.dtype} {list(mm_x.shape)} and "
         f"{mm_weight.dtype} {list(mm_weight.shape)}",
     )
@@ -69,10 +77,7 @@ def checked_shapes(op, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, tra
 
 def check_counts(op, hcom, world_size, experts, send_counts, recv_counts, gmm_x, comm_mode):
     """Refuse a group and counts that cannot be."""
-    check(
-        comm_mode in (None, "ai_cpu", "aiv"),
-        f"[{op}] expected comm_mode 'ai_cpu' or 'aiv', got '{comm_mode}'",
-    )
+    check_comm_mode(op, comm_mode)
     check_group(op, hcom, world_size, gmm_x)
     for name, counts in (("send_counts", send_counts), ("recv_counts", recv_counts)):
         check(
@@ -97,6 +102,13 @@ def check_counts(op, hcom, world_size, experts, send_counts, recv_counts, gmm_x,
             f"[{op}] expected rank 0 to receive from rank 0, of expert {j}, the {sent} rows that "
             f"it sends, got {received}",
         )
+
+
+def empty_shared(gmm_x, mm_x, columns):
+    """Return mm_y without its values; an empty tensor of gmm_x's dtype without mm_x."""
+    if mm_x is None:
+        return empty([0], gmm_x.dtype, gmm_x)
+    return empty([mm_x.shape[0], columns], mm_x.dtype, mm_x)
 
 
 def product(x, weight, transposed):
@@ -147,6 +159,12 @@ def samples_of(make):
         id="transposed_shared",
     )
     yield Sample(make(0, 4), make(1, 4, 3), "", 1, [0], [0], id="no_rows")
+    other = "bfloat16" if make.dtype == "float16" else "float16"
+    yield Sample(
+        x, weight, "", 1, counts, counts,
+        mm_x=make(5, 12, scale=0.3, dtype=other), mm_weight=make(12, 8, dtype=other),
+        comm_mode="", id="shared_of_another_dtype",
+    )  # fmt: skip
 
 
 def refusals(op):

@@ -43,6 +43,14 @@ def check_unused(op, given):
         )
 
 
+def check_comm_mode(op, mode):
+    """Refuse a way to communicate that does not exist; here they are all the same."""
+    check(
+        mode in (None, "", "ai_cpu", "aiv"),
+        f"[{op}] expected comm_mode 'ai_cpu' or 'aiv', got '{mode}'",
+    )
+
+
 def check_no_tensors(op, given):
     """Refuse tensors that steer other devices."""
     for name, tensor in given.items():

@@ -8,10 +8,9 @@ from onnxruntime_npu.opdef import FLOATS, Sample, TypeCodes, TypedBy, check, tor
 from ..matmul._quantized import body_scales, check_per_column, scales
 from ..quant._integers import BFLOAT16, FLOAT16
 from ..quant._packed_scale import pack_scale
-from ._ranks import check_bias, check_matrices, check_unused
+from ._ranks import check_bias, check_comm_mode, check_matrices, check_unused
 
 RESULTS = {"float16": FLOAT16, "bfloat16": BFLOAT16}
-COMM_MODES = (None, "ai_cpu", "aiv")
 
 
 def types_of(result):
@@ -38,10 +37,7 @@ def types_of(result):
 def checked_result(op, x1, x2, bias, x1_scale, x2_scale, comm_turn, output_dtype, comm_mode):
     """Refuse what does not fit together; return the dtype of the product."""
     check_unused(op, {"comm_turn": (comm_turn, 0)})
-    check(
-        comm_mode in COMM_MODES,
-        f"[{op}] expected comm_mode 'ai_cpu' or 'aiv', got '{comm_mode}'",
-    )
+    check_comm_mode(op, comm_mode)
     check_matrices(op, x1, x2)
     check(x1.dtype == x2.dtype, f"[{op}] expected x2 of x1's dtype {x1.dtype}, got {x2.dtype}")
     m, n = x1.shape[0], x2.shape[1]
@@ -137,6 +133,11 @@ def samples_of(make):
         comm_mode="aiv",
         id="float16",
     )
+    half = {"bias": make(n, dtype="float16"), "output_dtype": torch.float16, "comm_mode": "ai_cpu"}
+    packed = pack_scale(scale)[None]
+    yield Sample(x1, x2, "", 1, x2_scale=packed, x1_scale=tokens[:, 0], **half, id="packed_tokens")
+    named = {"bias": half["bias"], "output_dtype": torch.bfloat16, "comm_mode": ""}
+    yield Sample(x1, x2, "", 1, x2_scale=scale, **named, id="bfloat16")
 
 
 def refusals(op):

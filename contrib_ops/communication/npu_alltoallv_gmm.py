@@ -9,6 +9,7 @@ from ._expert_blocks import (
     check_counts,
     checked_shapes,
     define,
+    empty_shared,
     product,
     products,
     refusals,
@@ -48,11 +49,11 @@ def reference(
     ep_world_size: the group's ranks, W; with 1, hcom may be ""; send_counts and recv_counts: e * W
     numbers, entry r * e + j is how many rows this rank sends for expert j of rank r, or gets from
     rank r for its own expert j; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with
-    trans_mm_weight, of gmm_x's dtype: a product that needs no other rank.
+    trans_mm_weight, of mm_x's dtype, which need not be gmm_x's: a product that needs no other rank.
 
     gmm_y: [A, N] with A = sum(recv_counts), ordered by expert, then by the rank of origin; mm_y:
-    mm_x @ mm_weight, or an empty tensor [0]; permute_out: the rows [A, H] before the products with
-    permute_out_flag, or [0]. Products are summed in float32 and rounded once.
+    mm_x @ mm_weight of mm_x's dtype, or an empty tensor [0]; permute_out: the rows [A, H] before
+    the products with permute_out_flag, or [0]. Products are summed in float32 and rounded once.
     """
     check_no_tensors(
         _OP, {"send_counts_tensor": send_counts_tensor, "recv_counts_tensor": recv_counts_tensor}
@@ -66,7 +67,7 @@ def reference(
     if hcom:
         return (
             empty([rows, n], gmm_x.dtype, gmm_x),
-            nothing if shared is None else empty([mm_x.shape[0], shared], gmm_x.dtype, gmm_x),
+            empty_shared(gmm_x, mm_x, shared),
             empty([rows, gmm_x.shape[1]], gmm_x.dtype, gmm_x) if permute_out_flag else nothing,
         )
     return (
@@ -83,7 +84,7 @@ def body(b, call, gmm_x, gmm_weight, send_counts_tensor, recv_counts_tensor, mm_
     shared = nothing
     if mm_x is not None:
         transposed = call.attrs["trans_mm_weight"]
-        shared = body_product(b, mm_x, mm_weight, transposed, call.dtype("gmm_x"))
+        shared = body_product(b, mm_x, mm_weight, transposed, call.dtype("mm_x"))
     return (
         body_products(b, call, gmm_x, gmm_weight, call.attrs["recv_counts"]),
         shared,

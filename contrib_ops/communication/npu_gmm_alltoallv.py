@@ -9,6 +9,7 @@ from ._expert_blocks import (
     check_counts,
     checked_shapes,
     define,
+    empty_shared,
     product,
     products,
     refusals,
@@ -44,11 +45,12 @@ def reference(
     group's name, as get_hccl_comm_name tells it, or the provider option groups; ep_world_size: the
     group's ranks, W; with 1, hcom may be ""; send_counts and recv_counts: e * W numbers, entry
     r * e + j is how many rows of this rank's expert j rank r gets, or this rank gets from expert j
-    of rank r; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with trans_mm_weight, of gmm_x's
-    dtype: a product that needs no other rank.
+    of rank r; mm_x: [B, H2], mm_weight: [H2, N2], or [N2, H2] with trans_mm_weight, of mm_x's
+    dtype, which need not be gmm_x's: a product that needs no other rank.
 
     y: [sum(recv_counts), N], ordered by the rank and the expert that the rows come from; mm_y:
-    mm_x @ mm_weight, or an empty tensor [0]. Products are summed in float32 and rounded once.
+    mm_x @ mm_weight of mm_x's dtype, or an empty tensor [0]. Products are summed in float32 and
+    rounded once.
     """
     check_no_tensors(
         _OP, {"send_counts_tensor": send_counts_tensor, "recv_counts_tensor": recv_counts_tensor}
@@ -57,15 +59,12 @@ def reference(
         _OP, gmm_x, gmm_weight, mm_x, mm_weight, trans_gmm_weight, trans_mm_weight
     )
     check_counts(_OP, hcom, ep_world_size, experts, send_counts, recv_counts, gmm_x, comm_mode)
-    nothing = empty([0], gmm_x.dtype, gmm_x)
+    shared_y = empty_shared(gmm_x, mm_x, shared)
     if hcom:
-        return (
-            empty([sum(recv_counts), n], gmm_x.dtype, gmm_x),
-            nothing if shared is None else empty([mm_x.shape[0], shared], gmm_x.dtype, gmm_x),
-        )
+        return empty([sum(recv_counts), n], gmm_x.dtype, gmm_x), shared_y
     return (
         products(gmm_x, gmm_weight, send_counts, trans_gmm_weight),
-        nothing if shared is None else product(mm_x, mm_weight, trans_mm_weight),
+        shared_y if shared is None else product(mm_x, mm_weight, trans_mm_weight),
     )
 
 
@@ -75,7 +74,7 @@ def body(b, call, gmm_x, gmm_weight, send_counts_tensor, recv_counts_tensor, mm_
     shared = b.Reshape(b.Slice(gmm_x, [0], [0]), [0], allowzero=1)
     if mm_x is not None:
         transposed = call.attrs["trans_mm_weight"]
-        shared = body_product(b, mm_x, mm_weight, transposed, call.dtype("gmm_x"))
+        shared = body_product(b, mm_x, mm_weight, transposed, call.dtype("mm_x"))
     return body_products(b, call, gmm_x, gmm_weight, call.attrs["send_counts"]), shared
 
 

@@ -145,10 +145,10 @@ def reference(
 
     int8 x2 for floats stands for (x2 + antiquant_offset) * antiquant_scale, rounded to x1's dtype;
     antiquant_scale: of x1's dtype, [1], [N] or [1, N], or [ceil(K/G), N] with groups of
-    G = antiquant_group_size rows; antiquant_offset: like it. int8 x1 and x2: the term is (x1 @ x2 +
-    bias) * dequant_scale * pertoken_scale + x3 with an int32 bias, dequant_scale [1], [N] or [1, N]
-    of float32, bfloat16 or packed by npu_trans_quant_param, and pertoken_scale [M], [B * S]; y is
-    bfloat16 for such a dequant_scale, otherwise float16.
+    G = antiquant_group_size rows, here any number; antiquant_offset: like it. int8 x1 and x2: the
+    term is (x1 @ x2 + bias) * dequant_scale * pertoken_scale + x3 with an int32 bias, dequant_scale
+    [1], [N] or [1, N] of float32, bfloat16 or packed by npu_trans_quant_param, and pertoken_scale
+    [M], [B * S]; y is bfloat16 for such a dequant_scale, otherwise float16.
 
     A rank's term is computed in float32 and rounded to y's dtype. The terms are added in the order
     of ranks, in float32, and their sum is rounded once: it is the same on every rank, bit for bit.
@@ -321,9 +321,18 @@ def _samples_of_floats(make):
         id="weight_only",
     )  # fmt: skip
     scale = make.uniform(3, n, low=0.01, high=0.03)
+    groups = {"antiquant_scale": scale, "antiquant_group_size": 32}
+    yield Sample(make(7, 65), integers, "", **groups, id="groups")
     yield Sample(
-        make(7, 65), integers, "", antiquant_scale=scale, antiquant_group_size=32, id="groups"
-    )
+        make(2, 3, 65), integers, "", **groups, antiquant_offset=make(3, n), x3=make(2, 3, n),
+        id="groups_offsets",
+    )  # fmt: skip
+    columns = {"antiquant_scale": scale[:1], "antiquant_offset": make(1, n)}
+    if make.dtype != "float32":
+        columns |= {"comm_quant_scale_1": sent[None], "comm_quant_scale_2": sums[0]}
+    yield Sample(make(7, 65), integers, "", **columns, id="weight_only_sent_as_int8")
+    whole = {"antiquant_scale": scale[0, :1], "antiquant_offset": make(1)}
+    yield Sample(make(7, 65), integers, "", bias=make(n), **whole, id="one_scale")
 
 
 def _samples_of_int8(make):
@@ -343,6 +352,17 @@ def _samples_of_int8(make):
         pertoken_scale=tokens,
         id="bfloat16",
     )
+    packed = pack_scale(scale)[None]
+    unsigned, half = packed.view(torch.uint64), make(2, 3, n, dtype="float16")
+    yield Sample(x1, x2, "", dequant_scale=unsigned, x3=half, id="unsigned")
+    yield Sample(
+        x1, x2, "", bias=bias, dequant_scale=packed, pertoken_scale=tokens, id="packed_tokens"
+    )
+    for dtype in ("float16", "bfloat16"):
+        sent = make.uniform(n, low=0.02, high=0.04, dtype=dtype)
+        transfer = {"comm_quant_scale_1": sent, "comm_quant_scale_2": sent[None] * 1.25}
+        factors = scale.bfloat16() if dtype == "bfloat16" else scale
+        yield Sample(x1[0], x2, "", dequant_scale=factors, **transfer, id=f"{dtype}_sent_as_int8")
 
 
 @op.samples

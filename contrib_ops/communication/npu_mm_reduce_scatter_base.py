@@ -51,7 +51,8 @@ def reference(
 
     int8: a rank's term is (self @ x2 + bias) * x2_scale * x1_scale; x1_scale: [M] or [M, 1];
     x2_scale: [1], [N] or [1, N], float32, or packed by npu_trans_quant_param; bias: float16 or
-    bfloat16; y: bfloat16, or float16 as output_dtype says or for a packed x2_scale.
+    bfloat16; y: bfloat16, or float16 as output_dtype says or for a packed x2_scale, with which
+    another output_dtype is refused: upstream's texts differ about it.
 
     A rank's term is computed in float32 and rounded to y's dtype. The terms are added in the order
     of ranks, in float32, and their sum is rounded once.

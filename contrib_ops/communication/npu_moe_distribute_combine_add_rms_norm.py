@@ -33,7 +33,8 @@ def reference(**given):
     combined: the result of npu_moe_distribute_combine_v2 for the same arguments, rounded, where
     expand_idx is npu_moe_distribute_dispatch_v2's assist_info_for_combine. residual_x: [BS, 1, H]
     and gamma: [H], of expand_x's dtype. y and x: [BS, 1, H] of that dtype, rounded; rstd:
-    [BS, 1, 1] float32.
+    [BS, 1, 1] float32. shared_expert_x is added as it is: an upstream formula multiplies it by
+    expert_scales, but its description does not.
     """
     made = combined(_OP, given, notes=_NOTES, of_rows=True).unsqueeze(1)
     residual, gamma = given["residual_x"], given["gamma"]

@@ -31,7 +31,9 @@ def reference(**given):
     zero_expert_num whose result is 0, copy_expert_num whose result is ori_x[t], and
     const_expert_num, of which c has const_expert_alpha_1[c] * ori_x[t] + const_expert_alpha_2[c] *
     const_expert_v[c]. ori_x: [BS, H], const_expert_*: [const_expert_num, H], of expand_x's dtype.
-    elastic_info and performance_info are not supported.
+    shared_expert_x is added whether or not shared experts have ranks: upstream takes it only with
+    such ranks here, and only without them in npu_moe_distribute_combine_add_rms_norm. elastic_info
+    and performance_info are not supported.
     """
     return combined(_OP, given, notes=_NOTES, of_rows=True)
 

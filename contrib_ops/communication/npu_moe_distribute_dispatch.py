@@ -37,7 +37,8 @@ def reference(**given):
 
     quant_mode 2: rows are round(v / dynamic_scales) of int8, dynamic_scales [A] max |v| / 127, and
     v is x, times the expert's row of scales [moe_expert_num, H], those of shared experts with ranks
-    before the others. quant_mode 0: rows as they are, and zeros [A].
+    before the others. quant_mode 0: rows as they are, and zeros [A]; scales are refused, of which
+    upstream tells only that the rows would be int8.
     """
     return dispatched(_OP, given)
 

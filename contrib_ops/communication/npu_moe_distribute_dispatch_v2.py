@@ -17,7 +17,8 @@ def reference(**given):
     """expand_x = the tokens of all ranks that chose this rank's experts, ordered by expert.
 
     As npu_moe_distribute_dispatch, but for this: x may also be int32, such as eight int4 in each,
-    with quant_mode 0. Behind the moe_expert_num experts are zero_expert_num, copy_expert_num and
+    with quant_mode 0; then scales is [BS], of each token, and comes with the rows as
+    dynamic_scales. Behind the moe_expert_num experts are zero_expert_num, copy_expert_num and
     const_expert_num, which a token may choose, also several times, and is not sent for:
     npu_moe_distribute_combine_v2 computes them. assist_info_for_combine: [A * 128] int32, at the
     head of every row's 128 the rank, token and slot that it comes from. comm_alg: "", fullmesh,

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime_npu
+import rank_examples
 import rank_losses
 import rank_overlaps
 import rank_refusals
@@ -27,7 +28,8 @@ from rank_calls import OPS, RANK, SIZE, TIMEOUT
 
 def cases(losing: Op) -> dict[str, Callable[[], None]]:
     """Return all cases by name, in their order: the first has one group only, the last kills."""
-    together = (*rank_refusals.CASES, *rank_results.CASES, *rank_overlaps.CASES)
+    parts = (rank_refusals, rank_results, rank_examples, rank_overlaps)
+    together = [case for part in parts for case in part.CASES]
     losses = {case.__name__: functools.partial(case, losing) for case in rank_losses.CASES}
     return {case.__name__: case for case in together} | losses
 

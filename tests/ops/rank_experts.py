@@ -122,6 +122,8 @@ def dispatched(op: Op, ranks: list[Bound], rank: int) -> list[torch.Tensor]:
                     number = rank // (mine["shared_expert_rank_num"] // shared)
                 values = values * sender["scales"][number]
             values, scales[i] = _quantised(values)
+        elif sender["scales"] is not None:
+            scales[i] = sender["scales"][row.token]
         expand_x[i] = values.to(expand_x.dtype)
         if carries:
             weights[i] = 1 if row.slot < 0 else sender["expert_scales"][row.token, row.slot]
@@ -187,6 +189,8 @@ def _among(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any]:
     """Return the arguments of a group, which has as many experts as the ranks divide."""
     mask = bound["x_active_mask"]
     shared_ranks = size // 2 if mask is not None and mask.dim() == 1 else 0
+    # One shared expert with a copy on each of its ranks, or one for each of these ranks.
+    several = bound.get("scales") is not None or "ori_x" in bound
     routed = bound["moe_expert_num"]
     more = -routed % (size - shared_ranks)
     ids = torch.where(bound["expert_ids"] < routed, 0, more) + bound["expert_ids"]
@@ -196,6 +200,9 @@ def _among(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any]:
         "ep_rank_id": rank,
         "moe_expert_num": routed + more,
         "shared_expert_rank_num": shared_ranks,
+        "shared_expert_num": shared_ranks
+        if several and shared_ranks
+        else bound["shared_expert_num"],
         "expert_ids": ids.to(torch.int32),
     }
 
@@ -203,14 +210,17 @@ def _among(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any]:
 def dispatch_arguments(bound: Bound, group: str, rank: int, size: int) -> dict[str, Any]:
     """Return the arguments that make a dispatch of one rank one of a group."""
     given = _among(bound, group, rank, size)
-    if bound["scales"] is not None:
-        rows = given["moe_expert_num"] + (1 if given["shared_expert_rank_num"] else 0)
+    if bound["scales"] is not None and bound["quant_mode"]:
+        shared = given["shared_expert_num"] if given["shared_expert_rank_num"] else 0
+        rows = given["moe_expert_num"] + shared
         numbers = torch.arange(rows) % len(bound["scales"])
         given["scales"] = bound["scales"][numbers]
     if bound["global_bs"]:  # the ranks have different numbers of tokens
         tokens = len(bound["x"]) - rank % 2
-        given |= {"global_bs": bound["global_bs"] * size, "x": bound["x"][:tokens]}
-        given["expert_ids"] = given["expert_ids"][:tokens]
+        of_tokens = {name: bound[name] for name in ("x", "x_active_mask", "expert_scales")}
+        of_tokens["expert_ids"] = given["expert_ids"]
+        given |= {name: t[:tokens] for name, t in of_tokens.items() if t is not None}
+        given["global_bs"] = bound["global_bs"] * size
     return given
 
 

@@ -42,7 +42,10 @@ void Dispatch::Check(const Inputs& given) const {
   NPU_CHECK(quant_mode_ == 0 || (x.dtype != DType::kInt32 && x.shape[1] > 0), "[", op_,
             "] expected x of floats, with features to take a scale from, with quant_mode 2, got ", NameOf(x.dtype), " ",
             x.shape);
-  if (scales) {
+  if (scales && x.dtype == DType::kInt32) {
+    NPU_CHECK(scales.shape == Shape{x.shape[0]}, "[", op_, "] expected scales ", Shape{x.shape[0]},
+              ", one of each token, with x of int32, got ", scales.shape);
+  } else if (scales) {
     NPU_CHECK(quant_mode_ == kQuantised, "[", op_, "] expected quant_mode 2 with scales, got ", quant_mode_);
     const Shape shape{experts_.shared() + experts_.routed(), x.shape[1]};
     NPU_CHECK(scales.shape == shape, "[", op_, "] expected scales ", shape,
@@ -108,9 +111,11 @@ void Dispatch::Pack(const Inputs& given, const TokenSlots::Row& row, char* to, R
   if (quant_mode_ == kQuantised) {
     SmoothRows values(given.x, given.scales, width, given.scales ? row.expert : 0);
     note.scale = QuantizeRow(values, row.token, width, to);
-  } else if (const size_t bytes = BytesFor(given.x.dtype, width); bytes > 0) {
-    std::memcpy(to, given.x.as<const char>() + static_cast<size_t>(row.token) * bytes, bytes);
+    return;
   }
+  if (given.scales) note.scale = given.scales.as<const float>()[row.token];
+  if (const size_t bytes = BytesFor(given.x.dtype, width); bytes > 0)
+    std::memcpy(to, given.x.as<const char>() + static_cast<size_t>(row.token) * bytes, bytes);
 }
 
 void Dispatch::SetCounts(const std::vector<int64_t>& received, const Results& results) const {

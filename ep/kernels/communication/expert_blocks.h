@@ -135,16 +135,17 @@ struct ExpertCall {
     NPU_CHECK(shared_x.present == shared_weight.present, "[", op,
               "] expected mm_x and mm_weight together, got one of them");
     if (!shared_x) return;
-    NPU_CHECK(shared_x.shape.rank() == 2 && shared_weight.shape.rank() == 2 && shared_x.dtype == x.dtype &&
-                  shared_weight.dtype == x.dtype && shared.Depth(shared_weight) == shared_x.shape[1],
-              "[", op, "] expected mm_x [B, H] and mm_weight of gmm_x's dtype, ",
-              shared.transposed() ? "[N, H]" : "[H, N]", ", got ", NameOf(shared_x.dtype), " ", shared_x.shape, " and ",
-              NameOf(shared_weight.dtype), " ", shared_weight.shape);
+    NPU_CHECK(shared_x.shape.rank() == 2 && shared_weight.shape.rank() == 2 && shared_weight.dtype == shared_x.dtype &&
+                  shared.Depth(shared_weight) == shared_x.shape[1],
+              "[", op, "] expected mm_x [B, H] and mm_weight of its dtype, ", shared.transposed() ? "[N, H]" : "[H, N]",
+              ", got ", NameOf(shared_x.dtype), " ", shared_x.shape, " and ", NameOf(shared_weight.dtype), " ",
+              shared_weight.shape);
   }
 
   // mm_y, which needs no other rank; empty without mm_x.
   TensorView SharedOutput(OpContext& ctx, size_t output, const ExpertWeights& shared) const {
-    return ctx.Output(output, x.dtype, shared_x ? Shape{shared_x.shape[0], shared.Columns(shared_weight)} : Shape{0});
+    if (!shared_x) return ctx.Output(output, x.dtype, Shape{0});
+    return ctx.Output(output, shared_x.dtype, Shape{shared_x.shape[0], shared.Columns(shared_weight)});
   }
   void MultiplyShared(const ExpertWeights& shared, const TensorView& y) const {
     if (shared_x && y && y.elements() > 0) shared.Multiply(shared_weight, 0, shared_x.data, shared_x.shape[0], y.data);

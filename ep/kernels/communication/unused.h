@@ -17,8 +17,8 @@ inline void CheckAbsent(const char* op, const Attributes& attributes, const char
 }
 
 inline void CheckCommMode(const char* op, const Attributes& attributes) {
-  const std::string mode = attributes.String("comm_mode", "aiv");
-  NPU_CHECK(mode == "aiv" || mode == "ai_cpu", "[", op, "] expected comm_mode 'ai_cpu' or 'aiv', got '",
+  const std::string mode = attributes.String("comm_mode", "");
+  NPU_CHECK(mode.empty() || mode == "aiv" || mode == "ai_cpu", "[", op, "] expected comm_mode 'ai_cpu' or 'aiv', got '",
             Printable(mode), "'");
 }
 
