@@ -125,6 +125,35 @@ def parts_of_several_sizes(rank, size):
         part = torch.empty(rank + 1, 3, device="npu")
         dist.reduce_scatter(part, [of_rank(rank, rows=i + 1).npu() for i in range(size)], op=op)
         same(part, expected([of_rank(i, rows=rank + 1) for i in range(size)]))
+    premul, average = onnxruntime_npu.distributed._make_hccl_premul_sum(0.5), dist.ReduceOp.AVG
+    gather = onnxruntime_npu.distributed.all_gather_into_tensor_uneven
+    reduce_scatter = onnxruntime_npu.distributed.reduce_scatter_tensor_uneven
+    sizes = [i % 3 for i in range(size)]  # some ranks have nothing
+    for splits in (sizes, None):
+        rows = [2] * size if splits is None else splits
+        whole = torch.empty(sum(rows), 3, device="npu")
+        work = gather(whole, of_rank(rank, rows=rows[rank]).npu(), splits, async_op=True)
+        work.wait()
+        same(whole, torch.cat([of_rank(i, rows=rows[i]) for i in range(size)]))
+        terms = [of_rank(i, rows=sum(rows)) for i in range(size)]
+        total = sum(terms).split(rows)[rank]
+        for op, scale in ((dist.ReduceOp.SUM, 1), (average, 1 / size), (premul, 0.5)):
+            part = torch.empty(rows[rank], 3, device="npu")
+            reduce_scatter(part, terms[rank].npu(), splits, op)
+            assert torch.allclose(part.cpu(), total * scale)
+    alone = dist.new_group([0])
+    if rank == 0:
+        whole = torch.empty(2, 3, device="npu")
+        gather(whole, of_rank(0).npu(), [2], alone)
+        same(whole, of_rank(0))
+    else:
+        assert gather(whole, of_rank(0).npu(), [2], alone) is None  # as torch's own, it warns
+    few = [1] * (size - 1)
+    told = f"expected {size} sizes that add up to {len(whole)}, the first dimension of the "
+    fails(lambda: gather(whole, of_rank(0).npu(), few), f"{told}output, got {few}")
+    fails(lambda: reduce_scatter(part, whole, few), f"{told}input, got {few}")
+    odd = torch.empty(size + 1, device="npu")
+    fails(lambda: reduce_scatter(part, odd), f"that {size} ranks divide, got {size + 1}")
     wrong = [torch.empty(i + 2, device="npu") for i in range(size)]
     x = torch.ones(rank + 1, device="npu")
     fails(lambda: dist.all_gather(wrong, x), f"expected a tensor of {rank + 1} elements for rank")
@@ -147,6 +176,20 @@ def calls_that_are_coalesced(rank, size):
         coalesced.wait()
         for x in wholes:
             same(x, torch.cat([of_rank(i) for i in range(size)]))
+    backend = dist.distributed_c10d._get_default_group()._get_backend(device)
+    terms = [of_rank(rank).npu() for _ in range(3)]
+    received = torch.empty(2, 3, device="npu")
+    backend._group_start()
+    works = [dist.all_reduce(x, async_op=True) for x in terms]
+    works.append(dist.isend(of_rank(rank).npu(), (rank + 1) % size))
+    works.append(dist.irecv(received, (rank - 1) % size))
+    backend._group_end()
+    works[0].wait()
+    assert all(work.is_completed() for work in works)
+    for x in terms:
+        same(x, whole)
+    same(received, of_rank((rank - 1) % size))
+    fails(backend._group_end, "expected a start of coalescing before its end")
     received = torch.empty(2, 3, device="npu")
     with dist._coalescing_manager(device=device, async_ops=True) as coalesced:
         dist.isend(of_rank(rank).npu(), (rank + 1) % size)

@@ -25,5 +25,10 @@ PYBIND11_MODULE(_torch_distributed, m) {
       .def(
           "get_hccl_comm_name", [](HcclBackend& self, int, bool init_comm) { return self.TakeName(init_comm); },
           py::arg("rank"), py::arg("init_comm") = true)
-      .def("_set_hccl_comm_name", &HcclBackend::SetName, py::arg("name"));
+      .def("_set_hccl_comm_name", &HcclBackend::SetName, py::arg("name"))
+      // The works of the calls between the two are complete when the second returns.
+      .def("_group_start", &HcclBackend::startCoalescing, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "_group_end", [](HcclBackend& self) { self.endCoalescing()->wait(); },
+          py::call_guard<py::gil_scoped_release>());
 }

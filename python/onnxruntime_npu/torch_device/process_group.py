@@ -10,10 +10,14 @@ BACKEND = "hccl"
 def register(device_type: str) -> None:
     """Let ``init_process_group("hccl")`` and ``"cpu:gloo,npu:hccl"`` find the backend.
 
-    A torch that was built without torch.distributed or without gloo has no such backend.
+    A torch that was built without torch.distributed or without gloo has no such backend. Scripts
+    ask ``torch.distributed.is_hccl_available()``, as they ask for other backends.
     """
     import torch.distributed as dist
 
+    from ..distributed import is_hccl_available
+
+    dist.is_hccl_available = is_hccl_available  # type: ignore[attr-defined]
     if dist.is_available() and dist.is_gloo_available():
         dist.Backend.register_backend(BACKEND, _create, extended_api=True, devices=[device_type])
 
