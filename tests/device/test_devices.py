@@ -181,6 +181,11 @@ def test_streams_compare_by_handle_and_are_reused():
         npu.Stream.priority_range()
 
 
+@pytest.mark.parametrize("number", [-258, -1, -200.8, -0.2])
+def test_stream_of_a_negative_number_is_of_the_current_device(number):
+    assert npu.Stream(number).device_index == npu.current_device()
+
+
 def test_streams_are_torch_streams_when_torch_is_imported():
     torch = pytest.importorskip("torch")
     from onnxruntime_npu import torch_device

@@ -29,7 +29,7 @@ class Stream:
     """A queue of work that runs in order, concurrently with other streams.
 
     Args:
-        device: whose stream; default the current device.
+        device: whose stream; default, or a negative number: the current device.
         priority: accepted and ignored: the host NPU's streams share its cores evenly.
         stream_id: with ``device_index``: an existing stream.
         device_index: see ``stream_id``.
@@ -60,7 +60,8 @@ class Stream:
                 raise RuntimeError(f"NPU {device_index} has no live stream of id {stream_id}")
             self._stream = found
             return
-        index = checked_index(device)
+        negative = isinstance(device, (int, float)) and device < 0
+        index = checked_index(None if negative else device)
         if stream_ptr is not None:
             self._stream = _C.find_stream(index, stream_handle(stream_ptr))
         elif is_sync_launch:
@@ -178,7 +179,7 @@ class SyncLaunchStream(Stream):
     """A stream whose launches return when their work is done; one of four per device.
 
     Args:
-        device: whose stream; default the current device.
+        device: whose stream; default, or a negative number: the current device.
         priority: accepted and ignored.
     """
 
