@@ -48,10 +48,6 @@ _EXPLANATIONS = (
         "torch does not divide an operator that its one_hot calls on a device.",
     ),
     (
-        r"no attribute 'reduce_scatter_tensor_uneven'",
-        "Uses a function of torch_npu.distributed that is not built.",
-    ),
-    (
         r"test_status_save\.py",
         "Reads status files that HCCL's groups write; groups over gloo write none.",
     ),
@@ -83,11 +79,6 @@ _EXPLANATIONS = (
     (
         r"torch\._C' has no attribute '_(scatter|gather)'",
         "Copies between devices by functions that only torch's build for CUDA has.",
-    ),
-    (
-        r"mm_all_reduce_base\w*: (FileNotFoundError|EOFError|ConnectionResetError)",
-        "Ranks put a tensor of shared memory in a queue and end; the test passes only if it is "
-        "taken before, on the CPU with gloo, too.",
     ),
     (
         r"test_bounding_box_encode\.py",
@@ -175,7 +166,10 @@ _EXPLANATIONS = (
         "Ascend keeps padding, or has another message; torch's kernel does not.",
     ),
     (r"test_viewcopy", "Looks for Ascend's operator names in a profile."),
-    (r"test_errcode|ERR\d|CheckShape failed", "Expects Ascend's error codes in the message."),
+    (
+        r"test_errcode|test_hccl_timeout|ERR\d|CheckShape failed",
+        "Expects Ascend's error codes in the message.",
+    ),
     (r"test_ld_preload", "Intercepts functions of Ascend's runtime."),
     (
         r"test_option|ACL_OP_INIT_MODE",
@@ -293,10 +287,6 @@ _EXPLANATIONS = (
     (
         r"gather_stats_with_counts",
         "The statistics of float16 are float32, as on CUDA; the suite expects float16.",
-    ),
-    (
-        r"test_(send_recv|all_to_all_single)\.py .*(ConnectionReset|EOF|FileNotFound)Error",
-        "Probably a rank ends before the test has read the tensor that it put into a queue.",
     ),
     (
         r"test_(send_recv|allreduce|broadcast)\.py .*abnormal code",

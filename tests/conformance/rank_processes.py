@@ -4,11 +4,20 @@ A test of ranks starts two to four, and loading torch takes each several seconds
 than most tests do.
 """
 
+import functools
 import os
 import signal
 import sys
+import time
 import traceback
-from multiprocessing import connection, context, forkserver, resource_tracker
+from multiprocessing import (
+    connection,
+    context,
+    forkserver,
+    resource_sharer,
+    resource_tracker,
+    util,
+)
 from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
@@ -30,6 +39,7 @@ LOADED = [
     "torch.distributed.tensor",
 ]
 _CHILD = "CONFORMANCE_CHILD"  # see shim/sitecustomize.py
+_SECONDS_TO_TAKE = 5
 
 
 def replace_spawn(*, close=()):
@@ -101,7 +111,26 @@ def _received(environment, process):
         import onnxruntime_npu
 
         onnxruntime_npu.torch_device.register()  # which an import of torch afterwards would do
-    return ForkingPickler.loads(process)
+    made = ForkingPickler.loads(process)
+    made.run = functools.partial(_run, made.run)
+    return made
+
+
+def _run(run):
+    # Behind the finalizers of queues, whose threads share what the rank has put there.
+    util.Finalize(None, _wait_until_taken, exitpriority=-100)
+    run()
+
+
+def _wait_until_taken():
+    """Waits for who takes the tensors that this rank has put into queues: it gives their memory.
+
+    Ranks that let other devices go end late enough for that; here they would end first.
+    """
+    end = time.monotonic() + _SECONDS_TO_TAKE
+    while resource_sharer._resource_sharer._cache and time.monotonic() < end:
+        time.sleep(0.02)
+    resource_sharer.stop(timeout=1)  # when it has answered who asked last
 
 
 class _Context(context.SpawnContext):

@@ -28,7 +28,7 @@ from torch_npu.testing.testcase import TestCase, run_tests
 
 def rank(number, queue):
     device = torch.ones(1, device="npu").device.type
-    queue.put((number, device, os.environ["OF_TEST"]))
+    queue.put((number, device, os.environ["OF_TEST"], torch.full((2,), number)))
 
 
 @instantiate_tests
@@ -40,11 +40,14 @@ class TestToy(TestCase):
         ranks = [spawn.Process(target=rank, args=(number, queue)) for number in range(2)]
         for process in ranks:
             process.start()
-        told = sorted(queue.get(timeout=60) for _ in ranks)
+        time.sleep(2)  # the ranks have ended by then, but for the tensors that nobody has taken
+        told = sorted((queue.get(timeout=60) for _ in ranks), key=lambda told: told[0])
         for process in ranks:
             process.join()
         self.assertEqual([process.exitcode for process in ranks], [0, 0])
-        self.assertEqual(told, [(number, "npu", "a value") for number in range(2)])
+        for number, (*rest, tensor) in enumerate(told):
+            self.assertEqual(rest, [number, "npu", "a value"])
+            self.assertEqual(tensor.tolist(), [number, number])
 
     def test_passes(self):
         x, x_npu = create_common_tensor([torch.float32.__str__()[6:], 2, (3, 4)], -1, 1)

@@ -1,6 +1,8 @@
 """Conditions of tests that need several devices, and the group of their ranks."""
 
+import contextlib
 import functools
+import os
 import unittest
 
 import torch
@@ -34,6 +36,27 @@ def init_pg(backend="hccl", world_size=1, rank=0, file_name=""):
     dist.init_process_group(backend, init_method=method, world_size=world_size, rank=rank)
     if backend == "hccl":
         torch.npu.set_device(rank)
+
+
+@contextlib.contextmanager
+def _dynamo_dist_per_rank_init(rank, world_size, init_pg_=True):
+    """A device, and the group of all ranks unless ``init_pg_`` is false, to compile calls."""
+    torch.npu.set_device(rank)
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "6789"}
+    if init_pg_:
+        dist.init_process_group("hccl", rank=rank, world_size=world_size)
+    _forget_compiled()
+    try:
+        yield
+    finally:
+        _forget_compiled()
+        if init_pg_:
+            dist.destroy_process_group()
+
+
+def _forget_compiled():
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
 
 
 def with_comms(function):
