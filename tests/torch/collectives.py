@@ -154,6 +154,14 @@ def parts_of_several_sizes(rank, size):
     fails(lambda: reduce_scatter(part, whole, few), f"{told}input, got {few}")
     odd = torch.empty(size + 1, device="npu")
     fails(lambda: reduce_scatter(part, odd), f"that {size} ranks divide, got {size + 1}")
+    terms = [of_rank(i, rows=2 * size) for i in range(size)]
+    whole = sum(terms)[2 * rank : 2 * rank + 2]
+    for rows in (2 * size, 1):  # one tensor for all ranks, and two for each
+        part = torch.empty(2, 3, device="npu")
+        dist.reduce_scatter(part, list(terms[rank].npu().split(rows)))
+        same(part, whole)
+    few = [torch.ones(2, 3, device="npu")] * (size - 1)
+    fails(lambda: dist.reduce_scatter(part, few), f"expected {size} tensors, one of each rank")
     wrong = [torch.empty(i + 2, device="npu") for i in range(size)]
     x = torch.ones(rank + 1, device="npu")
     fails(lambda: dist.all_gather(wrong, x), f"expected a tensor of {rank + 1} elements for rank")

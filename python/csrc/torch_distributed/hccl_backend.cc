@@ -66,6 +66,12 @@ Reduction<Options> ReductionOf(Exchange& exchange, const Options& asked, const a
   return reduction;
 }
 
+int64_t ElementsOf(const Tensors& tensors) {
+  int64_t elements = 0;
+  for (const at::Tensor& tensor : tensors) elements += tensor.numel();
+  return elements;
+}
+
 // Whether a list has a tensor of another size than `whole`.
 bool IsUneven(const Tensors& parts, const at::Tensor& whole) {
   return std::any_of(parts.begin(), parts.end(), [&](const at::Tensor& part) { return part.numel() != whole.numel(); });
@@ -101,6 +107,9 @@ void CheckWhole(const char* op, const at::Tensor& whole, const at::Tensor& part,
               whole.numel(), " of ", whole.scalar_type());
 }
 
+// The words of torch's own groups, which scripts look for.
+constexpr const char* kSplitsDiffer = "Split sizes doesn't match total dim 0 size";
+
 // Splits of the first dimension in bytes, which the transport sees.
 std::vector<int64_t> BytesOf(const at::Tensor& tensor, const std::vector<int64_t>& splits, int ranks,
                              const char* what) {
@@ -118,8 +127,9 @@ std::vector<int64_t> BytesOf(const at::Tensor& tensor, const std::vector<int64_t
                 ", got ", split);
     sum += split;
   }
-  TORCH_CHECK(sum == rows, "[hccl] all_to_all expected sizes that add up to the first dimension of the ", what, ", ",
-              rows, ", got ", sum);
+  TORCH_CHECK(sum == rows, kSplitsDiffer,
+              ": [hccl] all_to_all expected sizes that add up to the first dimension of the ", what, ", ", rows,
+              ", got ", sum);
   std::vector<int64_t> in_bytes;
   for (const int64_t split : splits) in_bytes.push_back(rows == 0 ? 0 : split * (bytes / rows));
   return in_bytes;
@@ -386,6 +396,14 @@ HcclBackend::Handle HcclBackend::scatter(Tensors& outputs, std::vector<Tensors>&
 
 HcclBackend::Handle HcclBackend::reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                                 const c10d::ReduceScatterOptions& options) {
+  // Tensors that together are one term for all ranks, as NCCL's group takes them, too.
+  if (inputs.size() == 1 && outputs.size() == 1 && static_cast<int>(inputs[0].size()) != getSize() &&
+      ElementsOf(inputs[0]) == outputs[0].numel() * getSize()) {
+    Tensors flat;
+    for (const at::Tensor& part : inputs[0]) flat.push_back(part.reshape(-1));
+    at::Tensor whole = flat.size() == 1 ? flat[0] : at::cat(flat);
+    return _reduce_scatter_base(outputs[0], whole, options);
+  }
   if (inputs.size() == 1 && outputs.size() == 1 && IsUneven(inputs[0], outputs[0]))
     return ReduceScatterUneven(outputs, inputs[0], options);
   auto exchange = Begin("reduce_scatter", outputs, Wire::kNumbers);
