@@ -20,22 +20,10 @@ import importlib.util
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_OF_ONE_PROCESS = (
-    "DataParallel",
-    "comm",
-    "data_parallel",
-    "parallel_apply",
-    "replicate",
-    "scatter",
-)
 # Packages that are neither aten operators nor in the tables.
 FOREIGN = {
     "torch.cuda": "CUDA",
     "torch.testing._internal.common_cuda": "CUDA",
-    **dict.fromkeys(
-        (f"torch.nn.parallel.{name}" for name in _OF_ONE_PROCESS),
-        "copies between devices that only torch's build for CUDA has",
-    ),
     "torch.distributed.rpc": "remote procedure calls",
     "torch._inductor": "the inductor compiler",
     "torch.distributed.elastic.rendezvous.etcd_server": "the program etcd",

@@ -20,6 +20,7 @@ from multiprocessing import (
 )
 from multiprocessing.popen_forkserver import Popen
 from multiprocessing.process import BaseProcess
+from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from socket import AF_UNIX, socket
 
@@ -117,16 +118,22 @@ def _received(environment, process):
 
 
 def _run(run):
-    # Behind the finalizers of queues, whose threads share what the rank has put there.
-    util.Finalize(None, _wait_until_taken, exitpriority=-100)
-    run()
+    try:
+        run()
+    finally:
+        _wait_until_taken()
 
 
 def _wait_until_taken():
     """Waits for who takes the tensors that this rank has put into queues: it gives their memory.
 
-    Ranks that let other devices go end late enough for that; here they would end first.
+    Ranks that let other devices go end late enough for that; here they would end first, and an end
+    removes the socket by which others ask for memory before anything else.
     """
+    for ended in (Queue._finalize_close, Queue._finalize_join):  # of threads that share what is put
+        for finalizer in list(util._finalizer_registry.values()):
+            if finalizer._callback is ended:
+                finalizer()
     end = time.monotonic() + _SECONDS_TO_TAKE
     while resource_sharer._resource_sharer._cache and time.monotonic() < end:
         time.sleep(0.02)
