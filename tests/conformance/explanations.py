@@ -40,7 +40,7 @@ _EXPLANATIONS = (
         "torch refuses a parameter that belongs to two groups.",
     ),
     (
-        r"custom_dw_with_fb_schedule: .*\[hccl\] send",
+        r"test_stage\.py StageTest.test_(manual|custom_dw_with_fb_schedule):",
         "Expects a check that this torch makes only with TORCH_DISTRIBUTED_DEBUG=DETAIL.",
     ),
     (
