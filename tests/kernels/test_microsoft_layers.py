@@ -72,6 +72,21 @@ def test_simplified_layer_normalization(dtype) -> None:
     assert_close(inverse, factor, "float32", factor=4)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("opset", [9, 16])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_layer_normalization_before_it_was_an_operator_of_onnx(axis, opset, dtype) -> None:
+    """Onnxruntime's optimizers write it for every operator set."""
+    rng = np.random.default_rng(3)
+    x, scale, bias = (random(rng, dtype, *shape) for shape in [(2, 3, 50), (50,), (50,)])
+    node = "LayerNormalization", [x, scale, bias]
+    options = {"axis": axis, "epsilon": 1e-6, "opset": opset}
+    expected = run_cpu(*node, **options)[0]
+    # Terms of up to 8 cancel against the bias.
+    atol = 32 * np.finfo(dtype).eps
+    np.testing.assert_allclose(run_npu(*node, **options)[0], expected, rtol=0, atol=atol)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_gelus(dtype) -> None:
     rng = np.random.default_rng(4)

@@ -72,6 +72,27 @@ def check(op, inputs, exact, scale, zero, cpu=True, outputs=1, **options):
         np.testing.assert_allclose(got.astype(np.int32), expected.astype(np.int32), rtol=0, atol=1)
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16"])
+@pytest.mark.parametrize("floats", ["float32", "float16"])
+@pytest.mark.parametrize(("of_scales", "attributes"), [((), {}), ((1,), {}), ((6,), {"axis": 1})])
+def test_linear_quantisation(of_scales, attributes, floats, kind) -> None:
+    """What onnxruntime's quantizer writes for 16-bit integers before opset 21."""
+    rng = np.random.default_rng(5)
+    x = random(rng, floats, 3, 6, 50, low=-30, high=30)
+    scale = np.asarray(random(rng, floats, *of_scales, low=0.05, high=0.2), floats)
+    limits = np.iinfo(kind)
+    point = np.asarray(rng.integers(limits.min, limits.max, of_scales), kind)
+    options = {"domain": MICROSOFT, "opset": 17} | attributes
+    got = run_npu("QuantizeLinear", [x, scale, point], **options)[0]
+    expected = run_cpu("QuantizeLinear", [x, scale, point], **options)[0]
+    assert got.dtype == expected.dtype
+    np.testing.assert_array_equal(got, expected)
+    back = run_npu("DequantizeLinear", [expected, scale, point], **options)[0]
+    wanted = run_cpu("DequantizeLinear", [expected, scale, point], **options)[0]
+    assert back.dtype == wanted.dtype
+    np.testing.assert_array_equal(back, wanted)
+
+
 SHAPES = [
     ((3, 5), (3, 5)),
     ((2, 300), (1,)),

@@ -10,15 +10,19 @@ from onnx_nodes import FIXED_WIDTH
 from onnxruntime.capi import onnxruntime_pybind11_state as ort_state
 from onnxruntime_npu import _C
 
-# Operators that onnxruntime adds to ONNX's domain.
-NOT_OF_ONNX = {"SimplifiedLayerNormalization"}
+# Operators and versions that onnxruntime adds to ONNX's domain.
+NOT_OF_ONNX = {("SimplifiedLayerNormalization", 1), ("LayerNormalization", 1)}
 MICROSOFT = [op for op in _C.registered_ops() if op["domain"] == "com.microsoft"]
 MICROSOFT_SCHEMAS = {
     schema.name: schema
     for schema in ort_state.get_all_operator_schema()
     if schema.domain == "com.microsoft"
 }
-OPS = [op for op in _C.registered_ops() if op["domain"] == "" and op["type"] not in NOT_OF_ONNX]
+OPS = [
+    op
+    for op in _C.registered_ops()
+    if op["domain"] == "" and (op["type"], op["since"]) not in NOT_OF_ONNX
+]
 # Later versions, which onnxruntime does not load yet, are not claimed.
 NEWEST_OPSET = 27
 ONNX_NAMES = {"float": "float32", "double": "float64"}

@@ -75,8 +75,6 @@ ConvertRow FindConversion(DType from, DType to) {
   });
 }
 
-constexpr DTypeSet kCastTypes = kFixedWidth | kNarrow;
-
 // Where one of the types is narrow: a block at a time through floats. Wide integers that become narrow ones are cut to
 // bytes first, so that floats hold them.
 void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const TensorView& y, Narrowing how) {
@@ -113,8 +111,8 @@ void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const
 
 void LaunchCast(OpContext& ctx, const char* op, DType to, Narrowing how) {
   const TensorView x = ctx.Input(0);
-  NPU_CHECK(kCastTypes.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
-  NPU_CHECK(kCastTypes.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
+  NPU_CHECK(kAnyWidth.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
+  NPU_CHECK(kAnyWidth.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
   const TensorView y = ctx.Output(0, to, x.shape);
   const int64_t n = x.elements();
   if (n == 0) return;
@@ -161,14 +159,14 @@ NPU_ONNX_KERNEL({
     .type = "Cast",
     .since = 6,
     .until = 25,
-    .inputs = {Input("input", kCastTypes)},
-    .outputs = {Output("output", kCastTypes)},
+    .inputs = {Input("input", kAnyWidth)},
+    .outputs = {Output("output", kAnyWidth)},
     .attributes = {RequiredInt("to"), IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
     .shape_arithmetic = ShapeArithmetic::kFirst,
     .make = MakeKernel<CastKernel>,
     .unsupported = [](const NodeView& node) -> std::string {
       const int64_t to = node.attributes.Int("to");
-      if (to > 0 && to < 64 && kCastTypes.Contains(static_cast<DType>(to))) return "";
+      if (to > 0 && to < 64 && kAnyWidth.Contains(static_cast<DType>(to))) return "";
       return Concat("Cast to ONNX type ", to, " is not implemented");
     },
 });
@@ -176,8 +174,8 @@ NPU_ONNX_KERNEL({
     .type = "CastLike",
     .since = 15,
     .until = 25,
-    .inputs = {Input("input", kCastTypes), Input("target_type", kCastTypes)},
-    .outputs = {Output("output", kCastTypes)},
+    .inputs = {Input("input", kAnyWidth), Input("target_type", kAnyWidth)},
+    .outputs = {Output("output", kAnyWidth)},
     .attributes = {IntAttribute("saturate", 1), StringAttribute("round_mode", "up")},
     .make = MakeKernel<CastLikeKernel>,
 });

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
@@ -84,8 +85,8 @@ NPU_ONNX_KERNEL({
     .type = "TensorScatter",
     .since = 24,
     .until = 24,
-    .inputs = {Input("past_cache", kFixedWidth), Input("update", kFixedWidth), OptionalInput("write_indices", kInt64)},
-    .outputs = {Output("present_cache", kFixedWidth)},
+    .inputs = {Input("past_cache", kWholeBytes), Input("update", kWholeBytes), OptionalInput("write_indices", kInt64)},
+    .outputs = {Output("present_cache", kWholeBytes)},
     .attributes = {StringAttribute("mode", "linear"), IntAttribute("axis", -2)},
     .may_alias = {{0, 0}},
     .make = MakeKernel<TensorScatterKernel>,

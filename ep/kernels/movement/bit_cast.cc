@@ -1,5 +1,5 @@
 // BitCast (ai.onnx 26): the bytes of the elements as another type of the same size.
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -26,13 +26,13 @@ NPU_ONNX_KERNEL({
     .type = kOp,
     .since = 26,
     .until = 26,
-    .inputs = {Input("input", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
+    .inputs = {Input("input", kAnyWidth)},
+    .outputs = {Output("output", kAnyWidth)},
     .attributes = {RequiredInt("to")},
     .make = MakeKernel<BitCastKernel>,
     .unsupported = [](const NodeView& node) -> std::string {
       const int64_t to = node.attributes.Int("to");
-      if (to > 0 && to < 64 && kFixedWidth.Contains(static_cast<DType>(to))) return "";
+      if (to > 0 && to < 64 && kAnyWidth.Contains(static_cast<DType>(to))) return "";
       return Concat("BitCast to ONNX type ", to, " is not implemented");
     },
 });

@@ -1,6 +1,7 @@
 // Pad: constant, reflect, edge and wrap; negative pads crop.
 #include <string>
 
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/movement/mapped_copy.h"
 #include "ep/kernels/movement/pad_axis.h"
@@ -99,8 +100,8 @@ NPU_ONNX_KERNEL(PadDef(11, 13,
                        {Input("data", kFixedWidth), HostInput("pads", {DType::kInt64}),
                         OptionalInput("constant_value", kFixedWidth)}));
 NPU_ONNX_KERNEL(PadDef(18, 25,
-                       {Input("data", kFixedWidth), HostInput("pads", {DType::kInt64}),
-                        OptionalInput("constant_value", kFixedWidth), OptionalHostInput("axes", kIndices)}));
+                       {Input("data", kWholeBytes), HostInput("pads", {DType::kInt64}),
+                        OptionalInput("constant_value", kWholeBytes), OptionalHostInput("axes", kIndices)}));
 
 }  // namespace
 }  // namespace npu

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/onnx_def.h"
 
 namespace npu {
@@ -40,7 +41,7 @@ NPU_ONNX_KERNEL({
     .type = "Shape",
     .since = 1,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth)},
     .outputs = {HostOutput("shape", {DType::kInt64})},
     .attributes = {IntAttribute("end", std::numeric_limits<int64_t>::max()), IntAttribute("start", 0)},
     .shape_arithmetic = ShapeArithmetic::kShape,
@@ -50,7 +51,7 @@ NPU_ONNX_KERNEL({
     .type = "Size",
     .since = 1,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth)},
     .outputs = {HostOutput("size", {DType::kInt64})},
     .shape_arithmetic = ShapeArithmetic::kShape,
     .make = MakeKernel<SizeKernel>,

@@ -1,3 +1,4 @@
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -25,7 +26,11 @@ class TransposeKernel : public Kernel {
       permuted[d] = strides[axis];
     }
     const TensorView y = ctx.Output(0, x.dtype, shape);
-    LaunchStridedCopy(ctx, op_, shape, permuted, BytesFor(x.dtype, 1), y.data, x.data);
+    if (BitsOf(x.dtype) < 8) {
+      LaunchNarrow(ctx, x, y, permuted);
+    } else {
+      LaunchStridedCopy(ctx, op_, shape, permuted, BytesFor(x.dtype, 1), y.data, x.data);
+    }
   }
 
  protected:
@@ -33,6 +38,24 @@ class TransposeKernel : public Kernel {
       : op_(op), reverse_(!info.attributes.Has(perm)), perm_(info.attributes.Ints(perm)) {}
 
  private:
+  // Elements that share bytes are moved as bytes of their own.
+  void LaunchNarrow(OpContext& ctx, const TensorView& x, const TensorView& y,
+                    const std::array<int64_t, Shape::kMaxRank>& permuted) const {
+    const int64_t n = x.elements();
+    if (n == 0) return;
+    auto* from = static_cast<uint8_t*>(ctx.Workspace(static_cast<size_t>(n)));
+    auto* to = static_cast<uint8_t*>(ctx.Workspace(static_cast<size_t>(n)));
+    ctx.Launch(op_, [=] {
+      ForNarrowBlocks(
+          n, [&](int64_t first, int64_t count) { UnpackIntegers(x.dtype, x.data, first, count, from + first); });
+    });
+    LaunchStridedCopy(ctx, op_, y.shape, permuted, 1, to, from);
+    ctx.Launch(op_, [=] {
+      ForNarrowBlocks(n,
+                      [&](int64_t first, int64_t count) { PackIntegers(y.dtype, to + first, first, count, y.data); });
+    });
+  }
+
   const char* op_;
   bool reverse_;
   std::vector<int64_t> perm_;
@@ -47,8 +70,8 @@ NPU_ONNX_KERNEL({
     .type = "Transpose",
     .since = 1,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth)},
-    .outputs = {Output("transposed", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth)},
+    .outputs = {Output("transposed", kAnyWidth)},
     .attributes = {IntsAttribute("perm")},
     .shape_arithmetic = ShapeArithmetic::kFirst,
     .make = MakeKernel<TransposeKernel>,

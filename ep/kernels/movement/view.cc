@@ -2,6 +2,7 @@
 // output share a buffer, they do nothing.
 #include <algorithm>
 
+#include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
 
@@ -148,16 +149,16 @@ NPU_ONNX_KERNEL(ViewDef({
     .type = "Identity",
     .since = 1,
     .until = 25,
-    .inputs = {Input("input", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
+    .inputs = {Input("input", kAnyWidth)},
+    .outputs = {Output("output", kAnyWidth)},
     .make = MakeKernel<IdentityKernel>,
 }));
 NPU_ONNX_KERNEL(ViewDef({
     .type = "Reshape",
     .since = 5,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth), HostInput("shape", kInt64)},
-    .outputs = {Output("reshaped", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth), HostInput("shape", kInt64)},
+    .outputs = {Output("reshaped", kAnyWidth)},
     .attributes = {IntAttribute("allowzero", 0)},
     .make = MakeKernel<ReshapeKernel>,
 }));
@@ -165,8 +166,8 @@ NPU_ONNX_KERNEL(ViewDef({
     .type = "Squeeze",
     .since = 1,
     .until = 11,
-    .inputs = {Input("data", kFixedWidth)},
-    .outputs = {Output("squeezed", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth)},
+    .outputs = {Output("squeezed", kAnyWidth)},
     .attributes = {IntsAttribute("axes")},
     .make = MakeKernel<SqueezeKernel>,
 }));
@@ -174,16 +175,16 @@ NPU_ONNX_KERNEL(ViewDef({
     .type = "Squeeze",
     .since = 13,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth), OptionalHostInput("axes", kInt64)},
-    .outputs = {Output("squeezed", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth), OptionalHostInput("axes", kInt64)},
+    .outputs = {Output("squeezed", kAnyWidth)},
     .make = MakeKernel<SqueezeKernel>,
 }));
 NPU_ONNX_KERNEL(ViewDef({
     .type = "Unsqueeze",
     .since = 1,
     .until = 11,
-    .inputs = {Input("data", kFixedWidth)},
-    .outputs = {Output("expanded", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth)},
+    .outputs = {Output("expanded", kAnyWidth)},
     .attributes = {IntsAttribute("axes")},
     .make = MakeKernel<UnsqueezeKernel>,
 }));
@@ -191,16 +192,16 @@ NPU_ONNX_KERNEL(ViewDef({
     .type = "Unsqueeze",
     .since = 13,
     .until = 25,
-    .inputs = {Input("data", kFixedWidth), HostInput("axes", kInt64)},
-    .outputs = {Output("expanded", kFixedWidth)},
+    .inputs = {Input("data", kAnyWidth), HostInput("axes", kInt64)},
+    .outputs = {Output("expanded", kAnyWidth)},
     .make = MakeKernel<UnsqueezeKernel>,
 }));
 NPU_ONNX_KERNEL(ViewDef({
     .type = "Flatten",
     .since = 1,
     .until = 25,
-    .inputs = {Input("input", kFixedWidth)},
-    .outputs = {Output("output", kFixedWidth)},
+    .inputs = {Input("input", kAnyWidth)},
+    .outputs = {Output("output", kAnyWidth)},
     .attributes = {IntAttribute("axis", 1)},
     .make = MakeKernel<FlattenKernel>,
 }));

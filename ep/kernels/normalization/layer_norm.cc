@@ -167,18 +167,24 @@ std::string WhyNormUnsupported(const NodeView& node) {
   return "";
 }
 
-NPU_ONNX_KERNEL({
-    .type = "LayerNormalization",
-    .since = 17,
-    .until = 17,
-    .inputs = {Input("X", kAllFloats), Input("Scale", kAllFloats), OptionalInput("B", kAllFloats)},
-    .outputs = {Output("Y", kAllFloats), OptionalOutput("Mean", {DType::kFloat32}),
-                OptionalOutput("InvStdDev", {DType::kFloat32})},
-    .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
-    .may_alias = {{0, 0}},
-    .make = MakeKernel<LayerNormalizationKernel>,
-    .unsupported = WhyNormUnsupported,
-});
+OpDef LayerNormalizationDef(int version) {
+  return {
+      .type = "LayerNormalization",
+      .since = version,
+      .until = version,
+      .inputs = {Input("X", kAllFloats), Input("Scale", kAllFloats), OptionalInput("B", kAllFloats)},
+      .outputs = {Output("Y", kAllFloats), OptionalOutput("Mean", {DType::kFloat32}),
+                  OptionalOutput("InvStdDev", {DType::kFloat32})},
+      .attributes = {IntAttribute("axis", -1), FloatAttribute("epsilon", 1e-5), IntAttribute("stash_type", 1)},
+      .may_alias = {{0, 0}},
+      .make = MakeKernel<LayerNormalizationKernel>,
+      .unsupported = WhyNormUnsupported,
+  };
+}
+
+NPU_ONNX_KERNEL(LayerNormalizationDef(17));
+// Of onnxruntime, whose optimizers write it for the operator sets before.
+NPU_ONNX_KERNEL(LayerNormalizationDef(1));
 NPU_ONNX_KERNEL({
     .type = "RMSNormalization",
     .since = 23,

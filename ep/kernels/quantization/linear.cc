@@ -1,6 +1,8 @@
 // QuantizeLinear and DequantizeLinear (ai.onnx 10 to 25): integers of 2 to 16 bits, and of 32 to dequantise, and floats
 // of 4 and 8, with one scale for all elements, one for each position along an axis, or one for each block of these.
 // Computed in float32.
+#include "ep/kernels/quantization/linear.h"
+
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -213,14 +215,6 @@ void Dequantize(const char* op, const TensorView& x, const TensorView& scale, co
   });
 }
 
-// f(first element, count) for blocks that begin and end with a byte of any narrow type, on the pool.
-template <class F>
-void ForNarrowBlocks(int64_t n, const F& f) {
-  ParallelFor((n + kRowBlock - 1) / kRowBlock, RowGrain(kRowBlock), [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) f(block * kRowBlock, std::min(kRowBlock, n - block * kRowBlock));
-  });
-}
-
 // Scratch memory for a narrow tensor in its UnpackedType; others as they are.
 TensorView UnpackedRoom(OpContext& ctx, const TensorView& packed) {
   TensorView view = packed;
@@ -335,6 +329,17 @@ std::string WhyNotDequantized(const NodeView& node) {
   return "DequantizeLinear to another type than float32, float16 and bfloat16 is not implemented";
 }
 
+}  // namespace
+
+std::unique_ptr<Kernel> MakeQuantizeLinear(const KernelInfo& info) {
+  return std::make_unique<QuantizeLinearKernel>(info);
+}
+std::unique_ptr<Kernel> MakeDequantizeLinear(const KernelInfo& info) {
+  return std::make_unique<DequantizeLinearKernel>(info);
+}
+
+namespace {
+
 NPU_ONNX_KERNEL({
     .type = "QuantizeLinear",
     .since = 10,
@@ -344,7 +349,7 @@ NPU_ONNX_KERNEL({
     .outputs = {Output("y", kQuantized)},
     .attributes = {IntAttribute("axis", 1), IntAttribute("saturate", 1), IntAttribute("block_size", 0),
                    IntAttribute("output_dtype", 0), IntAttribute("precision", 0)},
-    .make = MakeKernel<QuantizeLinearKernel>,
+    .make = &MakeQuantizeLinear,
     .unsupported = WhyNotQuantized,
 });
 NPU_ONNX_KERNEL({
@@ -354,7 +359,7 @@ NPU_ONNX_KERNEL({
     .inputs = {Input("x", kDequantizable), Input("x_scale", kScales), OptionalInput("x_zero_point", kDequantizable)},
     .outputs = {Output("y", kFloats)},
     .attributes = {IntAttribute("axis", 1), IntAttribute("block_size", 0), IntAttribute("output_dtype", 0)},
-    .make = MakeKernel<DequantizeLinearKernel>,
+    .make = &MakeDequantizeLinear,
     .unsupported = WhyNotDequantized,
 });
 

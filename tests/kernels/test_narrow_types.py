@@ -1,4 +1,4 @@
-"""Casts and (de)quantisation of narrow floats and integers against ml_dtypes and NumPy."""
+"""Casts, (de)quantisation and movement of narrow types against ml_dtypes and NumPy."""
 
 from __future__ import annotations
 
@@ -26,20 +26,27 @@ INTS = {
 ALL = FLOATS | INTS
 
 
-def run(op: str, inputs: list[np.ndarray], element: str, **attributes) -> np.ndarray:
+def run(
+    op: str, inputs: list[np.ndarray], element: str, opset: int = 25, **attributes
+) -> np.ndarray:
     """One node on the NPU, whose output has the element type `element`."""
     protos = [numpy_helper.from_array(a, f"x{i}") for i, a in enumerate(inputs)]
     graph = helper.make_graph(
         [helper.make_node(op, [p.name for p in protos], ["y"], **attributes)],
         "g",
-        [helper.make_tensor_value_info(p.name, p.data_type, p.dims) for p in protos],
+        [helper.make_tensor_value_info(p.name, p.data_type, unknown(p)) for p in protos],
         [helper.make_tensor_value_info("y", getattr(TensorProto, element), None)],
     )
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 25)], ir_version=10)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=10)
     session = make_session(model)
     assert {row["provider"] for row in onnxruntime_npu.assignment(session)} == {NPU}
     feeds = {p.name: onnx_backend.ort_value(p) for p in protos}
     return onnx_backend.array_of(session.run_with_ort_values(None, feeds)[0])
+
+
+def unknown(proto: TensorProto) -> list[str]:
+    """Dimensions without sizes, so that onnxruntime does not fold Shape."""
+    return [f"{proto.name}_{d}" for d in range(len(proto.dims))]
 
 
 def cast(x: np.ndarray, to: str, **attributes) -> np.ndarray:
@@ -205,3 +212,102 @@ def test_microscaling() -> None:
     to = {"output_dtype": TensorProto.FLOAT4E2M1}
     back = run("QuantizeLinear", [got, given[1]], "FLOAT4E2M1", **to, **how)
     np.testing.assert_array_equal(back.astype(np.float32), x.astype(np.float32))
+
+
+WITH_POWERS = ALL | {"FLOAT8E8M0": ml_dtypes.float8_e8m0fnu}
+WHOLE_BYTES = [name for name in WITH_POWERS if name.startswith("FLOAT8")]
+
+
+def last_code(kind: np.dtype) -> int:
+    """The greatest code of a type: its bits, which are the lowest of a byte."""
+    return {"int2": 3, "uint2": 3, "int4": 15, "uint4": 15, "float4_e2m1fn": 15}.get(kind.name, 255)
+
+
+def some(name: str, *shape: int) -> np.ndarray:
+    """Random codes of a type."""
+    kind = np.dtype(WITH_POWERS[name])
+    values = np.random.default_rng(6).integers(0, last_code(kind) + 1, shape)
+    return values.astype(np.uint8).view(kind)
+
+
+def assert_same(got: np.ndarray, expected: np.ndarray) -> None:
+    assert got.dtype == expected.dtype
+    mask = np.uint8(last_code(got.dtype))  # the bits above are of no meaning
+    np.testing.assert_array_equal(got.view(np.uint8) & mask, expected.view(np.uint8) & mask)
+
+
+@pytest.mark.parametrize("name", WITH_POWERS)
+@pytest.mark.parametrize("shape", [(2, 3, 5), (1, 64, 33), (0, 3, 2)], ids=str)
+def test_views_of_narrow_types(shape, name) -> None:
+    x = some(name, *shape)
+    a, b, c = shape
+    ints = lambda *values: np.array(values, np.int64)  # noqa: E731
+    assert_same(run("Identity", [x], name), x)
+    assert_same(run("Reshape", [x, ints(a, c, b)], name), x.reshape(a, c, b))
+    assert_same(run("Flatten", [x], name, axis=2), x.reshape(a * b, c))
+    assert_same(run("Unsqueeze", [x, ints(0)], name), x[None])
+    assert_same(run("Squeeze", [x[None], ints(0)], name), x)
+    assert run("Shape", [x], "INT64").tolist() == list(shape)
+    assert run("Size", [x], "INT64") == x.size
+
+
+@pytest.mark.parametrize("name", WITH_POWERS)
+@pytest.mark.parametrize(
+    "shape, perm", [((2, 3), (1, 0)), ((33, 1, 47), (2, 1, 0)), ((3, 0), (1, 0)), ((5,), (0,))]
+)
+def test_transpose_of_narrow_types(shape, perm, name) -> None:
+    x = some(name, *shape)
+    got = run("Transpose", [x], name, perm=perm)
+    assert_same(got, np.ascontiguousarray(x.transpose(perm)))
+
+
+@pytest.mark.parametrize("name", WITH_POWERS)
+@pytest.mark.parametrize("count", [1, 2, 5, 1001])
+def test_constants_of_narrow_types(count, name) -> None:
+    value = numpy_helper.from_array(some(name, 1))
+    got = run("ConstantOfShape", [np.array([count], np.int64)], name, value=value)
+    assert_same(got, some(name, 1).repeat(count))
+
+
+@pytest.mark.parametrize("name", WHOLE_BYTES)
+def test_8_bit_floats_are_padded_and_written_to_caches(name) -> None:
+    x, pads = some(name, 2, 3), np.array([0, 1, 1, 2], np.int64)
+    padded = np.pad(x.view(np.uint8), ((0, 1), (1, 2)), constant_values=7).view(x.dtype)
+    assert_same(run("Pad", [x, pads, np.array(7, np.uint8).view(x.dtype)], name), padded)
+    cache, rows = some(name, 2, 4, 3), some(name, 2, 1, 3)
+    expected = cache.copy()
+    expected[0, 1], expected[1, 3] = rows[0, 0], rows[1, 0]
+    assert_same(run("TensorScatter", [cache, rows, np.array([1, 3])], name), expected)
+
+
+@pytest.mark.parametrize("to", ["INT4", "FLOAT4E2M1"])
+def test_bit_cast_of_4_bit_types(to) -> None:
+    x = some("UINT4", 3, 5)
+    got = run("BitCast", [x], to, opset=26, to=getattr(TensorProto, to))
+    assert_same(got, x.view(ALL[to]))
+
+
+@pytest.mark.parametrize("name", ["INT4", "FLOAT8E4M3FN"])
+def test_narrow_values_between_nodes_stay_on_the_device(name) -> None:
+    """Onnxruntime has no copy of 4-bit integers to the CPU between two nodes."""
+    element = getattr(TensorProto, name)
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
+        helper.make_node("Transpose", ["q"], ["t"]),
+        helper.make_node("DequantizeLinear", ["t", "scale", "zero"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", "m"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [
+            helper.make_tensor("scale", TensorProto.FLOAT, [], [0.5]),
+            helper.make_tensor("zero", element, [], [0]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10)
+    session = make_session(model)
+    assert {row["provider"] for row in onnxruntime_npu.assignment(session)} == {NPU}
+    x = np.arange(-6, 6, dtype=np.float32).reshape(3, 4) / 2
+    np.testing.assert_array_equal(session.run(None, {"x": x})[0], x.T)
