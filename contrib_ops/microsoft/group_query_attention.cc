@@ -1,5 +1,6 @@
-// GroupQueryAttention: rotates new queries and keys, appends keys and values to the cache and attends to it, by the
-// attention core. The cache is [B, Nkv, rows, D]; a row of the batch has seqlens_k + 1 keys, the new ones included.
+// GroupQueryAttention: normalises and rotates new queries and keys, appends keys and values to the cache and attends to
+// it, by the attention core. The cache is [B, Nkv, rows, D]; a row of the batch has seqlens_k + 1 keys, the new ones
+// included.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -21,12 +22,23 @@ constexpr DTypeSet kInt32{DType::kInt32};
 
 #define GQA_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
-enum In { kQuery, kKey, kValue, kPastKey, kPastValue, kLengths, kTotal, kCos, kSin, kPositions, kBias, kSink };
-
-// The rows of one operand in the inputs, [B, S, ...], of which each holds `pitch` elements.
-struct NewRows {
-  const char* data = nullptr;
-  int64_t heads = 0, pitch = 0;
+enum In {
+  kQuery,
+  kKey,
+  kValue,
+  kPastKey,
+  kPastValue,
+  kLengths,
+  kTotal,
+  kCos,
+  kSin,
+  kPositions,
+  kBias,
+  kSink,
+  kKeyScale,
+  kValueScale,
+  kQueryNorm,
+  kKeyNorm
 };
 
 struct Cache {
@@ -37,6 +49,7 @@ struct Cache {
 struct Preparation {
   int64_t batch, steps, size, element, cache_rows;
   NewRows query, key, value;
+  HeadNorm query_norm, key_norm;
   Cache keys, values;
   std::vector<int64_t> past;  // rows of each entry
   TensorView cosines, sines, rotated_query;
@@ -55,6 +68,8 @@ struct Preparation {
     }
     for (int64_t h = 0; float_sink != nullptr && h < query.heads; ++h)
       float_sink[h] = sink ? ToFloat(sink.as<const T>()[h]) : 0.0f;
+    query_norm.Run<T>();
+    key_norm.Run<T>();
     MovePast(keys);
     MovePast(values);
     if (cosines) {
@@ -111,11 +126,16 @@ struct Preparation {
 class GroupQueryKernel final : public GroupedHeadsKernel {
  public:
   explicit GroupQueryKernel(const KernelInfo& info)
-      : GroupedHeadsKernel(kOp, info), smooth_(info.attributes.Int("smooth_softmax") == 1) {}
+      : GroupedHeadsKernel(kOp, info),
+        causal_(info.attributes.Bool("causal")),
+        smooth_(info.attributes.Int("smooth_softmax") == 1) {
+    GQA_CHECK(causal_ || window_ < 0, "expected no local_window_size where causal is 0, got ", window_);
+  }
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
     Preparation before = Operands(ctx, query);
+    SetNorms(ctx, query.dtype, before);
     const int64_t total = ReadTotal(ctx.Input(kTotal));
     const std::vector<int64_t> lengths = ReadLengths(ctx.Input(kLengths), before.batch);
     const TensorView past_key = ctx.Input(kPastKey), past_value = ctx.Input(kPastValue);
@@ -139,7 +159,7 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     if (rotary_) {
       p.query = {before.rotated_query.data, before.size, heads_ * before.size};
     } else {
-      p.query = {query.data, before.size, before.query.pitch};
+      p.query = {const_cast<char*>(before.query.data), before.size, before.query.pitch};
     }
     static_cast<attention::Rows&>(p.key) = {before.keys.present.data, before.cache_rows * before.size, before.size};
     static_cast<attention::Rows&>(p.value) = {before.values.present.data, before.cache_rows * before.size, before.size};
@@ -184,6 +204,12 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
       p.value = {p.key.data + key_heads_ * p.size * p.element, key_heads_, q[2]};
     }
     return p;
+  }
+  void SetNorms(OpContext& ctx, DType dtype, Preparation& p) const {
+    GQA_CHECK(ctx.Input(kQueryNorm).present == ctx.Input(kKeyNorm).present,
+              "expected both q_norm_weight and k_norm_weight, or none");
+    p.query_norm = TakeNorm(ctx, kQueryNorm, "q_norm_weight", dtype, p.batch * p.steps, p.size, p.query);
+    p.key_norm = TakeNorm(ctx, kKeyNorm, "k_norm_weight", dtype, p.batch * p.steps, p.size, p.key);
   }
   static int64_t ReadTotal(const TensorView& given) {
     const int64_t total = ReadHostInt(kOp, "total_sequence_length", given);
@@ -257,7 +283,7 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
       attention::Sequence s;
       s.query_rows = s.query_len = before.steps;
       s.key_len = lengths[static_cast<size_t>(b)];
-      s.right = past;
+      s.right = causal_ ? past : attention::kUnbounded;
       s.left = window_ > 0 ? past - window_ + 1 : -attention::kUnbounded;
       s.query = b * before.steps * (rotary_ ? heads_ * before.size : before.query.pitch);
       s.key = s.value = b * cache;
@@ -267,16 +293,14 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     }
   }
 
-  bool smooth_;
+  bool causal_, smooth_;
 };
 
 std::string WhyNot(const NodeView& node) {
   const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
-  for (size_t i = kSink + 1; i < node.inputs.size(); ++i)
-    if (given(i)) return "GroupQueryAttention with a quantised cache or norms is not implemented";
+  if (given(kKeyScale) || given(kValueScale)) return "GroupQueryAttention with a quantised cache is not implemented";
   if (node.output_used.size() > 3 && node.output_used[3])
     return "GroupQueryAttention that returns output_qk is not implemented";
-  if (node.attributes.Int("causal") != 1) return "GroupQueryAttention that is not causal is not implemented";
   if (node.attributes.Int("sliding_window_cache") != 0)
     return "GroupQueryAttention with a sliding cache is not implemented";
   for (size_t i : {kKey, kValue, kPastKey, kPastValue})

@@ -1,14 +1,41 @@
-// The attributes of attention whose query heads share key heads: what GroupQueryAttention and PagedAttention have in
-// common.
+// Attention whose query heads share key heads: the attributes, and the norms of new queries and keys, that
+// GroupQueryAttention and PagedAttention have in common.
 #pragma once
 
 #include <cmath>
 #include <cstdint>
 
 #include "ep/kernels/attention/core/attention.h"
+#include "ep/kernels/normalization/rms_norm.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
+
+// The new rows of one operand; each holds its heads, one after the other, and ends `pitch` elements after it began.
+struct NewRows {
+  const char* data = nullptr;
+  int64_t heads = 0, pitch = 0;
+};
+
+// RMS normalisation of each head.
+struct HeadNorm {
+  NewRows from;
+  TensorView weight;  // absent: nothing is done
+  void* to = nullptr;
+  int64_t rows = 0, size = 0;
+  double epsilon = 0.0;
+
+  template <class T>
+  void Run() const {
+    if (!weight) return;
+    ParallelFor(rows * from.heads, RowGrain(size), [this](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const T* head = reinterpret_cast<const T*>(from.data) + i / from.heads * from.pitch + i % from.heads * size;
+        RmsNormRow(head, weight.as<const T>(), epsilon, static_cast<T*>(to) + i * size, size);
+      }
+    });
+  }
+};
 
 class GroupedHeadsKernel : public Kernel {
  protected:
@@ -20,7 +47,8 @@ class GroupedHeadsKernel : public Kernel {
         interleaved_(info.attributes.Bool("rotary_interleaved")),
         op_(op),
         scale_(info.attributes.Float("scale")),
-        softcap_(static_cast<float>(info.attributes.Float("softcap"))) {
+        softcap_(static_cast<float>(info.attributes.Float("softcap"))),
+        norm_epsilon_(info.attributes.Float("qk_norm_epsilon")) {
     NPU_CHECK(heads_ > 0 && key_heads_ > 0 && heads_ <= INT32_MAX && heads_ % key_heads_ == 0, "[", op,
               "] expected a kv_num_heads that divides num_heads, got ", key_heads_, " and ", heads_);
     NPU_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "[", op, "] expected a softcap of 0 or more, got ", softcap_);
@@ -39,6 +67,18 @@ class GroupedHeadsKernel : public Kernel {
     return p;
   }
 
+  // The norm of `rows` that input `i` gives the weight of, if it is present; the rows are then its result.
+  HeadNorm TakeNorm(OpContext& ctx, size_t i, const char* name, DType dtype, int64_t count, int64_t size,
+                    NewRows& rows) const {
+    HeadNorm norm{rows, ctx.Input(i), nullptr, count, size, norm_epsilon_};
+    if (!norm.weight) return norm;
+    NPU_CHECK(norm.weight.shape == Shape{size} && norm.weight.dtype == dtype, "[", op_, "] expected ", name,
+              " of query's type and shape [", size, "], got ", norm.weight.shape);
+    norm.to = ctx.Workspace(BytesFor(dtype, Shape{count, rows.heads, size}.Elements()));
+    rows = {static_cast<const char*>(norm.to), rows.heads, rows.heads * size};
+    return norm;
+  }
+
   int64_t heads_, key_heads_, window_;
   bool rotary_, interleaved_;
 
@@ -46,6 +86,7 @@ class GroupedHeadsKernel : public Kernel {
   const char* const op_;
   double scale_;
   float softcap_;
+  double norm_epsilon_;
 };
 
 }  // namespace npu

@@ -1,5 +1,6 @@
-// PagedAttention: rotates new queries and keys, writes keys and values to their slots of a cache in pages, and attends
-// to it, by the attention core. Sequences are packed one after the other; the cache is [pages, page rows, Nkv, D].
+// PagedAttention: normalises and rotates new queries and keys, writes keys and values to their slots of a cache in
+// pages, and attends to it, by the attention core. Sequences are packed one after the other; the cache is [pages, page
+// rows, Nkv, D].
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -44,16 +45,11 @@ enum In {
   kMetadata
 };
 
-// New rows of one operand, [tokens, heads, size] with `pitch` elements from token to token.
-struct NewRows {
-  const char* data = nullptr;
-  int64_t heads = 0, pitch = 0;
-};
-
 // What is done before the attention. A token's position is the number of rows before it in its sequence.
 struct Preparation {
   int64_t tokens, size, element, page_rows, pages, table_width;
   NewRows query, key, value;
+  HeadNorm query_norm, key_norm;
   std::vector<int64_t> starts, past;  // of each sequence
   TensorView cosines, sines;          // absent: nothing is rotated
   bool interleaved;
@@ -70,6 +66,8 @@ struct Preparation {
       for (int64_t t = starts[b]; t < starts[b + 1]; ++t) positions[t] = past[b] + t - starts[b];
     }
     for (int64_t h = 0; sink && h < query.heads; ++h) float_sink[h] = ToFloat(sink.as<const T>()[h]);
+    query_norm.Run<T>();
+    key_norm.Run<T>();
     NewRows new_keys = key;
     if (cosines) {
       Rotate<T>(query, rotated_query);
@@ -115,6 +113,7 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
     Preparation before = Operands(ctx, query);
+    SetNorms(ctx, query.dtype, before);
     SetCaches(ctx, query.dtype, before);
     SetSequences(ctx, before);
     SetRotary(ctx, query.dtype, before);
@@ -122,7 +121,7 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
     attention::Problem p = ProblemOf(query.dtype, before.size);
     const int64_t columns = heads_ * before.size, cache_row = key_heads_ * before.size;
     p.query = rotary_ ? attention::Rows{before.rotated_query, before.size, columns}
-                      : attention::Rows{query.data, before.size, before.query.pitch};
+                      : attention::Rows{const_cast<char*>(before.query.data), before.size, before.query.pitch};
     static_cast<attention::Rows&>(p.key) = {before.keys.data, before.size, cache_row};
     static_cast<attention::Rows&>(p.value) = {before.values.data, before.size, cache_row};
     p.key.page_stride = p.value.page_stride = before.page_rows * cache_row;
@@ -173,6 +172,13 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
       p.value = {p.key.data + key_heads_ * p.size * p.element, key_heads_, q[1]};
     }
     return p;
+  }
+
+  void SetNorms(OpContext& ctx, DType dtype, Preparation& p) const {
+    PAGED_CHECK(ctx.Input(kQueryNorm).present == ctx.Input(kKeyNorm).present,
+                "expected both q_norm_weight and k_norm_weight, or none");
+    p.query_norm = TakeNorm(ctx, kQueryNorm, "q_norm_weight", dtype, p.tokens, p.size, p.query);
+    p.key_norm = TakeNorm(ctx, kKeyNorm, "k_norm_weight", dtype, p.tokens, p.size, p.key);
   }
 
   // The caches are written in place, or to an output that has a buffer of its own and gets the old rows first.
@@ -256,7 +262,6 @@ std::string WhyNot(const NodeView& node) {
   if (node.attributes.String("kv_cache_layout", "") != "SEPARATE" || !given(kValueCache) ||
       node.attributes.Int("v_head_size") != 0)
     return "PagedAttention with a latent cache is not implemented";
-  if (given(kQueryNorm) || given(kKeyNorm)) return "PagedAttention with norms is not implemented";
   if (node.attributes.Int("rotary_offset") != 0) return "PagedAttention with a rotary_offset is not implemented";
   return "";
 }

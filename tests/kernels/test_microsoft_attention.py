@@ -106,6 +106,50 @@ def test_other_types_give_what_float32_gives(phase, dtype) -> None:
         np.testing.assert_allclose(value.astype(np.float32), wanted, rtol=0, atol=2 * NEAR[dtype])
 
 
+def normalised(rows: np.ndarray, weight: np.ndarray, epsilon: float) -> np.ndarray:
+    """RMS normalisation of each head of rows [..., heads * SIZE]."""
+    heads = rows.reshape(*rows.shape[:-1], -1, SIZE).astype(np.float64)
+    heads = heads / np.sqrt((heads**2).mean(-1, keepdims=True) + epsilon) * weight
+    return heads.reshape(rows.shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("rotary", [False, True])
+@pytest.mark.parametrize("phase", [PHASES[1], PHASES[4]], ids=str)
+def test_norms_of_queries_and_keys(phase, rotary, packed) -> None:
+    """As files for CUDA and WebGPU have them; the CPU provider gets normalised operands."""
+    past_rows, new, lengths = phase
+    rng = np.random.default_rng(6)
+    given = operands(rng, "float32", len(lengths), new, past_rows, lengths, rotary=rotary)
+    weights = [random(rng, "float32", SIZE) for _ in "qk"]
+    options = attributes(rotary=rotary)
+    wanted = [
+        normalised(rows, weight, 1e-3) for rows, weight in zip(given, weights, strict=False)
+    ] + given[2:]
+    expected = run_cpu("GroupQueryAttention", wanted, 3, **options)
+    if packed:
+        given[:3] = [np.concatenate(given[:3], -1), None, None]
+    got = run_npu(
+        "GroupQueryAttention", [*given, None, None, *weights], 3, qk_norm_epsilon=1e-3, **options
+    )
+    for b, length in enumerate(lengths):
+        np.testing.assert_allclose(got[0][b], expected[0][b], rtol=0, atol=1e-5)
+        for cache, other in zip(got[1:], expected[1:], strict=True):
+            np.testing.assert_allclose(
+                cache[b, :, :length], other[b, :, :length], rtol=0, atol=1e-5
+            )
+
+
+def test_every_row_sees_all_keys_where_attention_is_not_causal() -> None:
+    rng = np.random.default_rng(7)
+    given = operands(rng, "float32", 2, 5, 0, [5, 5])
+    got = run_npu("GroupQueryAttention", given, 3, causal=0, **attributes())
+    expected = run_cpu("GroupQueryAttention", given, 3, causal=0, **attributes())
+    np.testing.assert_allclose(got[0], expected[0], rtol=0, atol=2e-6)
+    with pytest.raises(Exception, match="no local_window_size where causal is 0"):
+        run_npu("GroupQueryAttention", given, 3, causal=0, **attributes(local_window_size=3))
+
+
 def test_many_heads_and_keys_against_the_cpu() -> None:
     rng = np.random.default_rng(3)
     size, heads, keys, past = 64, 8, 2, 300

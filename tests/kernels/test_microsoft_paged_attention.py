@@ -139,6 +139,27 @@ def test_paged_attention(dtype, features) -> None:
         np.testing.assert_allclose(value.astype(np.float32), expected, rtol=0, atol=NEAR[dtype])
 
 
+@pytest.mark.parametrize("do_rotary", [0, 1])
+def test_norms_of_queries_and_keys(do_rotary) -> None:
+    """As a node without norms computes from normalised operands, but for their rounding."""
+    rng = np.random.default_rng(5)
+    given = operands(rng, do_rotary=do_rotary)
+    weights = random(rng, "float16", 2, SIZE, low=0, high=0.5)
+    wanted = list(given)
+    for i, weight in enumerate(weights):
+        heads = given[i].astype(np.float32).reshape(len(given[i]), -1, SIZE)
+        norm = np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-3)
+        wanted[i] = (heads / norm * weight.astype(np.float32)).reshape(given[i].shape)
+        wanted[i] = wanted[i].astype(np.float16)
+    options = {"do_rotary": do_rotary}
+    got = run([*given, *weights], qk_norm_epsilon=1e-3, **options)
+    for value, expected in zip(got, run(wanted, **options), strict=True):
+        # The norm in another order: a rounding of operands of up to 2.
+        np.testing.assert_allclose(
+            value.astype(np.float32), expected.astype(np.float32), rtol=0, atol=2.0**-9
+        )
+
+
 def test_a_slot_of_minus_one_writes_nothing() -> None:
     given = operands(np.random.default_rng(2), slots=True)
     given[10][:] = -1
@@ -176,6 +197,7 @@ WRONG = [
     ({10: np.full(10, -2, np.int32)}, {}, r"slot_mapping in \[-1, 48\), got -2 at 0"),
     ({10: np.full(9, 0, np.int32)}, {}, "slot_mapping of shape"),
     ({11: (3,)}, {}, "head_sink"),
+    ({12: (16,), 13: (15,)}, {}, "expected k_norm_weight"),
     ({8: (64, 9), 9: (64, 9)}, {"do_rotary": 1}, "cos_cache"),
     ({8: (9, 8), 9: (9, 8)}, {"do_rotary": 1}, "expected an index in"),
     ({}, {"kv_num_heads": 3}, "kv_num_heads"),
@@ -187,6 +209,7 @@ WRONG = [
 def test_wrong_operands(changes, options, message) -> None:
     given = operands(np.random.default_rng(4))
     for i, value in changes.items():
+        given += [None] * (i + 1 - len(given))
         given[i] = np.zeros(value, np.float16) if isinstance(value, tuple) else value
     with pytest.raises(Exception, match=message):
         run(given, **options)
