@@ -33,6 +33,7 @@ TYPES = {helper.np_dtype_to_tensor_dtype(dtype_of(name)) for name in FIXED_WIDTH
 # Unimplemented forms, as `assignment` reports them.
 LEFT_TO_CPU = re.compile(
     "got bool|fmod=1|no type the NPU knows|in training mode|statistics|returns qk_matmul_output"
+    "|constant scales only"
 )
 
 

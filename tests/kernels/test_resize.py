@@ -17,6 +17,7 @@ from onnx_nodes import (
     make_session,
     npu_nodes,
     random,
+    run_cpu,
     run_npu,
 )
 
@@ -74,7 +75,10 @@ def resize(x: np.ndarray, inputs, **attributes) -> np.ndarray:
 
 def check(x: np.ndarray, inputs, dtype: str, **attributes) -> None:
     """Compares sums of a few terms that may cancel, within the rounding of the terms."""
-    got, expected = resize(x, inputs, **attributes), reference(x, inputs, **attributes)
+    got, wanted = resize(x, inputs, **attributes), inputs
+    if attributes.get("coordinate_transformation_mode") == "align_corners":
+        wanted = [None, None, np.array(got.shape)]  # the reference aligns fractions of elements
+    expected = reference(x, wanted, **attributes)
     if dtype not in FLOATS or attributes.get("mode", "nearest") == "nearest":
         assert_close(got, expected.astype(x.dtype), dtype)
         return
@@ -102,9 +106,11 @@ def test_modes(mode, transformation, by, case) -> None:
         return
     check(x, inputs, "float32", **options)
     check(x, inputs, "float32", exclude_outside=1, **options)
+    check(x, inputs, "float32", cubic_coeff_a=-0.5, **options)
+    if by == "scales" and transformation == "align_corners":
+        return  # the width of the filter is that of the scale
     check(x, inputs, "float32", antialias=1, **options)
     check(x, inputs, "float32", antialias=1, exclude_outside=1, **options)
-    check(x, inputs, "float32", cubic_coeff_a=-0.5, **options)
 
 
 @pytest.mark.parametrize("dtype", FIXED_WIDTH)
@@ -172,6 +178,39 @@ def test_interpolation_matches_torch(mode, torch_mode, size) -> None:
         transformation = "align_corners" if aligned else "half_pixel"
         got = resize(x, sizes, mode=mode, coordinate_transformation_mode=transformation)
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("mode, torch_mode", [("linear", "bilinear"), ("cubic", "bicubic")])
+def test_corners_of_a_fractional_size_are_those_that_torch_aligns(mode, torch_mode) -> None:
+    """torch.onnx exports scale_factor as constant scales."""
+    x = random(np.random.default_rng(7), "float32", 1, 2, 8, 9, low=-1, high=1)
+    with torch.no_grad():
+        expected = torch.nn.functional.interpolate(
+            torch.from_numpy(x), scale_factor=(1.7, 0.7), mode=torch_mode, align_corners=True
+        ).numpy()
+    scales = np.array([1, 1, 1.7, 0.7], np.float32)
+    options = {"mode": mode, "coordinate_transformation_mode": "align_corners"}
+    got = resize(x, [None, scales], **options)
+    assert got.shape == expected.shape
+    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-6)  # weights in float32
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_crops_to_a_fractional_size_are_those_of_the_cpu_provider(mode) -> None:
+    x = random(np.random.default_rng(8), "float32", 1, 2, 8, 9, low=-1, high=1)
+    roi = np.array([0, 0, 0.1, 0.2, 1, 1, 0.8, 0.9], np.float32)
+    inputs = [x, roi, np.array([1, 1, 1.7, 0.6], np.float32)]
+    options = {"mode": mode, "coordinate_transformation_mode": "tf_crop_and_resize"}
+    options |= {"opset": 19, "constant": (1, 2)}
+    expected = run_cpu("Resize", inputs, **options)[0]
+    np.testing.assert_allclose(run_npu("Resize", inputs, **options)[0], expected, atol=2e-6)
+
+
+def test_corners_are_not_aligned_by_scales_that_are_no_constant() -> None:
+    inputs = [np.ones((1, 1, 4, 4), np.float32), None, np.ones(4, np.float32)]
+    options = {"coordinate_transformation_mode": "align_corners", "opset": 19}
+    assert npu_nodes(make_session(make_model("Resize", inputs, **options))) == []
+    assert npu_nodes(make_session(make_model("Resize", inputs, constant=[2], **options)))
 
 
 def test_empty_images() -> None:

@@ -87,7 +87,8 @@ struct Axis {
 };
 
 double Axis::Position(Transformation transformation, int64_t output) const {
-  const double o = static_cast<double>(output), last = static_cast<double>(in - 1);
+  const double o = static_cast<double>(output), last = static_cast<double>(in - 1),
+               steps = static_cast<double>(out - 1);
   const double half_pixel = (o + 0.5) / scale - 0.5;
   switch (transformation) {
     case Transformation::kHalfPixel:
@@ -97,11 +98,11 @@ double Axis::Position(Transformation transformation, int64_t output) const {
     case Transformation::kPytorchHalfPixel:
       return out > 1 ? half_pixel : 0;
     case Transformation::kAlignCorners:
-      return output == 0 ? 0 : o * last / (width() - 1);
+      return output == 0 ? 0 : o * last / steps;
     case Transformation::kAsymmetric:
       return o / scale;
     case Transformation::kCropAndResize:
-      return width() > 1 ? begin * last + o * (end - begin) * last / (width() - 1) : (begin + end) / 2 * last;
+      return out > 1 ? begin * last + o * (end - begin) * last / steps : (begin + end) / 2 * last;
   }
   return 0;
 }
@@ -351,6 +352,16 @@ class ScaleKernel final : public ResizingKernel {
   std::optional<std::vector<double>> scales_;  // of the form that has them as an attribute
 };
 
+// Scales that give a fraction of an element as the size: the standard's text, torch and onnxruntime align the corners
+// of the rounded size, onnx's tests, which give the scales as an input, those of the fraction.
+std::string WhyNotAligned(const NodeView& node) {
+  const bool scaled = node.inputs.size() > 2 && node.inputs[2] != DType::kUndefined && !node.constant[2];
+  return scaled && Named(node.attributes, "coordinate_transformation_mode", kTransformations) ==
+                       Transformation::kAlignCorners
+             ? "Resize with align_corners is implemented for sizes and constant scales only"
+             : "";
+}
+
 NPU_ONNX_KERNEL({
     .type = "Resize",
     .since = 11,
@@ -364,7 +375,11 @@ NPU_ONNX_KERNEL({
                    IntAttribute("exclude_outside", 0), FloatAttribute("extrapolation_value", 0.0),
                    FloatAttribute("cubic_coeff_a", -0.75), IntsAttribute("axes")},
     .make = MakeKernel<ResizeKernel>,
-    .unsupported = [](const NodeView& node) { return WhyNot(node.attributes, node.inputs[0]); },
+    .unsupported =
+        [](const NodeView& node) {
+          const std::string why = WhyNot(node.attributes, node.inputs[0]);
+          return why.empty() ? WhyNotAligned(node) : why;
+        },
 });
 
 // The forms that have only scales.
