@@ -16,4 +16,7 @@ def main() -> int:
     except ImportError as error:
         print(f"onnxruntime-npu: error: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("onnxruntime-npu: error: interrupted", file=sys.stderr)
+        return 130
     return cli.main()

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import onnxruntime_npu_command
 import pytest
 from onnxruntime_npu import cli
 from onnxruntime_npu.cli import export_commands
@@ -80,6 +81,9 @@ def test_calibration_reads_lines_of_text(capsys, tmp_path):
     assert "calibration of token ids for a model without a tokenizer" in capsys.readouterr().err
     assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "missing") == 1
     assert "missing" in capsys.readouterr().err
+    (tmp_path / "binary").write_bytes(b"\xee\x00")
+    assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "binary") == 2
+    assert "expected text in UTF-8, got other bytes in " in capsys.readouterr().err
 
 
 def test_info(capsys):
@@ -118,6 +122,17 @@ def test_bad_environment_prints_one_line():
     assert done.returncode == 1 and done.stdout == ""
     assert "ORT_NPU_MEMORY_LIMIT: expected a positive number of bytes" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_interrupted_start_prints_one_line(monkeypatch, capsys):
+    def interrupted(*_arguments):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patches:
+        patches.setattr("builtins.__import__", interrupted)
+        code = onnxruntime_npu_command.main()
+    assert code == 130
+    assert capsys.readouterr().err == "onnxruntime-npu: error: interrupted\n"
 
 
 def test_cli_runs_as_a_process():

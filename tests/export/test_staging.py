@@ -69,19 +69,41 @@ def test_disk_that_fills_up_is_an_error(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_terminated_command_leaves_nothing(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "its terminal was closed")],
+)
+def test_terminated_command_leaves_nothing(tmp_path, monkeypatch, capsys, number, code, word):
     def export_and_stop(_model, out, **_options):
         with staged(Path(out), "a") as folder:
             (folder / "b").write_text("half")
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
             time.sleep(60)  # the signal ends it
 
     monkeypatch.setattr(exporter, "export_causal_lm", export_and_stop)
-    handler = signal.getsignal(signal.SIGTERM)
-    assert main(["export", "model", str(tmp_path / "out")]) == 143
-    assert capsys.readouterr().err == "onnxruntime-npu: error: terminated\n"
+    handler = signal.signal(number, signal.SIG_DFL)
+    try:
+        assert main(["export", "model", str(tmp_path / "out")]) == code
+        assert signal.getsignal(number) == signal.SIG_DFL
+    finally:
+        signal.signal(number, handler)
+    assert capsys.readouterr().err == f"onnxruntime-npu: error: {word}\n"
     assert list(tmp_path.iterdir()) == []
-    assert signal.getsignal(signal.SIGTERM) == handler
+
+
+def test_signals_that_are_ignored_stay_so(monkeypatch):
+    """As nohup leaves SIGHUP."""
+
+    def hang_up(*_arguments, **_options):
+        os.kill(os.getpid(), signal.SIGHUP)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(exporter, "export_causal_lm", hang_up)
+    handler = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert main(["export", "model", "out"]) == 130
+    finally:
+        signal.signal(signal.SIGHUP, handler)
 
 
 @pytest.mark.slow

@@ -24,6 +24,10 @@ from . import (
 from .arguments import Parser
 
 PROGRAM = "onnxruntime-npu"
+_SIGNALS: dict[int, str] = {
+    signal.SIGTERM: "terminated",
+    signal.SIGHUP: "its terminal was closed",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -31,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     arguments.argv = list(sys.argv[1:] if argv is None else argv)
     try:
-        with _stopped_by_sigterm():
+        with _stopped_by_signals():
             code = arguments.run(arguments) or 0
         sys.stdout.flush()
     except ArgumentError as error:
@@ -40,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except KeyboardInterrupt:
         return _fail(130, "interrupted")
-    except _Terminated:
-        return _fail(143, "terminated")
+    except _Stopped as stop:
+        return _fail(128 + stop.number, _SIGNALS[stop.number])
     except (
         ExportError,
         ServingError,
@@ -59,25 +63,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-class _Terminated(BaseException):
-    """SIGTERM was received."""
+class _Stopped(BaseException):
+    """A signal asked the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a command as an interruption does, so that temporary files are removed."""
+def _stopped_by_signals() -> Iterator[None]:
+    """Let signals end a command as an interruption does, so that temporary files are removed.
+
+    Those that are ignored stay so, as SIGHUP under nohup.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield  # others cannot handle signals
         return
 
-    def stop(_number: int, _frame: object) -> None:
-        raise _Terminated
+    def stop(number: int, _frame: object) -> None:
+        raise _Stopped(number)
 
-    previous = signal.signal(signal.SIGTERM, stop)
+    heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, stop) for number in heard}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _fail(code: int, reason: object) -> int:

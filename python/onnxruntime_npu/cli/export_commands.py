@@ -297,5 +297,9 @@ def _lines(path: str | None) -> list[str] | None:
     """Return the lines of a file that have text."""
     if path is None:
         return None
-    lines = [line.strip() for line in Path(path).read_text(encoding="utf-8").splitlines()]
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ArgumentError(f"expected text in UTF-8, got other bytes in {path}") from error
+    lines = [line.strip() for line in text.splitlines()]
     return [line for line in lines if line]
