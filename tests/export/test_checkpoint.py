@@ -14,7 +14,7 @@ from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from safetensors.torch import load_file, save_file
 
-from .conftest import tiny_model
+from .conftest import letter_tokenizer, tiny_model
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,48 @@ def test_invalid_config_is_an_error(copied, text):
     with pytest.raises(ExportError, match=r"cannot load .*model") as caught:
         load_checkpoint(copied)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"eos_token_id": 2'])
+def test_damaged_settings_of_generation_are_an_error(copied, text):
+    """A model without its end tokens would not stop."""
+    (copied / "generation_config.json").write_text(text)
+    with pytest.raises(ExportError, match=r"generation_config.json is damaged: expected an obj"):
+        load_checkpoint(copied)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "auto_map"),
+    [
+        ("unheard-of", {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"}),
+        ("vit", {"AutoModelForCausalLM": "own.Model"}),  # of which transformers has no such model
+    ],
+)
+def test_code_of_a_model_is_not_run(copied, monkeypatch, model_type, auto_map):
+    """transformers asks on the terminal whether to run it, unless it is told."""
+    monkeypatch.setattr("builtins.input", lambda _question: "y")
+    (copied / "own.py").write_text("raise SystemExit('the code of the model has run')")
+    change_config(copied, model_type=model_type, auto_map=auto_map)
+    with pytest.raises(ExportError, match=r"cannot load .*model: it has code of its own, which is"):
+        load_checkpoint(copied)
+
+
+def test_code_of_a_tokenizer_is_not_run(copied, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda _question: "y")
+    (copied / "own.py").write_text("raise SystemExit('the code of the tokenizer has run')")
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+    (copied / "tokenizer_config.json").write_text(json.dumps(own))
+    checkpoint = load_checkpoint(copied)
+    assert checkpoint.tokenizer is None
+    assert "custom code" in checkpoint.without_tokenizer
+
+
+def test_missing_tokenizer_is_told_from_a_damaged_one(copied):
+    assert load_checkpoint(copied).without_tokenizer == "no tokenizer is written: none was found"
+    letter_tokenizer().save_pretrained(copied)
+    (copied / "tokenizer.json").write_text("{")
+    damaged = load_checkpoint(copied).without_tokenizer
+    assert damaged.startswith("no tokenizer is written: ") and "none was" not in damaged
 
 
 def test_invalid_gguf_is_an_error(tmp_path):
@@ -263,7 +305,15 @@ def change_config(folder, **changes):
         ({"num_attention_heads": 3}, r"cannot load|wrong shape"),
         ({"vocab_size": -1}, r"cannot load"),
         ({"num_hidden_layers": "two"}, r"field 'num_hidden_layers': TypeError: .* expected int"),
-        ({"num_attention_heads": 0}, r"cannot load .*: ZeroDivisionError: integer modulo by zero"),
+        ({"num_attention_heads": 0}, r"config.json has num_attention_heads 0, expected 1 to 214"),
+        ({"num_key_value_heads": -2}, r"config.json has num_key_value_heads -2, expected 1 to 214"),
+        ({"max_position_embeddings": -1}, r"has max_position_embeddings -1, expected 0 to 214"),
+        ({"max_position_embeddings": 2**62}, r"has max_position_embeddings 461\d+, expected 0 to"),
+        ({"hidden_act": "unheard"}, r"transformers does not know hidden_act 'unheard', which its"),
+        (
+            {"rope_parameters": {"rope_type": "unheard", "rope_theta": 1e4}},
+            r"transformers does not know rope_type 'unheard', which its config.json has",
+        ),
     ],
 )
 def test_config_with_other_sizes_is_an_error(copied, changes, message):

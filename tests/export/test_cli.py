@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -84,6 +86,22 @@ def test_calibration_reads_lines_of_text(capsys, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xee\x00")
     assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "binary") == 2
     assert "expected text in UTF-8, got other bytes in " in capsys.readouterr().err
+
+
+def test_refusal_is_all_that_is_said(capsys, tmp_path):
+    """Not what transformers remarks on the way."""
+    tiny_model("bloom").save_pretrained(tmp_path / "in")
+    remarks = io.StringIO()
+    handler = logging.StreamHandler(remarks)
+    logging.getLogger("transformers").addHandler(handler)
+    capsys.readouterr()
+    try:
+        assert run("export", tmp_path / "in", tmp_path / "out", "--cache", "paged") == 1
+    finally:
+        logging.getLogger("transformers").removeHandler(handler)
+    error = capsys.readouterr().err
+    assert "pass cache='dynamic'" in error and error.count("\n") == 1
+    assert remarks.getvalue() == ""
 
 
 def test_info(capsys):

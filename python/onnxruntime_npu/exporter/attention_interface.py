@@ -22,6 +22,7 @@ import torch
 from . import traced_ops
 from .arguments import DEFAULT_OPSET
 from .proof import Findings, attempt
+from .quiet_transformers import quiet_transformers
 
 if TYPE_CHECKING:
     from .replaced_functions import ReplacedFunctions
@@ -124,7 +125,8 @@ def fuse_attention(
     register()
     before = model.config._attn_implementation
     try:
-        model.set_attn_implementation(ATTENTION)
+        with quiet_transformers():  # a model that takes none is found by its calls
+            model.set_attn_implementation(ATTENTION)
     except Exception as error:  # of various types, where a model's attention is its own
         findings.keep("", "attention", f"not fused: {str(error).strip().splitlines()[0]}")
         return True

@@ -345,7 +345,7 @@ def _save_companions(
     if generation is not None:
         generation.save_pretrained(out)
     if checkpoint.tokenizer is None:
-        report.warnings.append("no tokenizer: none was found, so none is written")
+        report.warnings.append(checkpoint.without_tokenizer)
     else:
         checkpoint.tokenizer.save_pretrained(out)
     obstacle = genai.obstacle(interface)

@@ -9,9 +9,7 @@ import contextlib
 import copy
 import functools
 import json
-import logging
 import re
-import sys
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +24,7 @@ from ..errors import ArgumentError, ExportError
 from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import loaded_as_integers
+from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
 from .weights.lazy_weight import give_back_memory
 from .weights.parameters import as_lazy, not_finite, replace_parameters
@@ -34,6 +33,15 @@ from .weights.safetensors_file import check_files, mapped_files
 _GGUF_MAGIC = b"GGUF"
 _CAUSAL_LM = "AutoModelForCausalLM"
 _POOLER = "pooler."
+# Sizes of config.json, with the least that each may be; no positions: their number is not limited.
+_SIZES = {
+    "hidden_size": 1,
+    "max_position_embeddings": 0,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 1,
+}
+_LARGEST = 2**31 - 1
 _NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 
 
@@ -54,6 +62,12 @@ class Checkpoint:
     source: str
     quantization: str | None = None
     left: dict[str, tuple[str, str]] = field(default_factory=dict)
+    tokenizer_error: str | None = None
+
+    @property
+    def without_tokenizer(self) -> str:
+        """A warning that there is no tokenizer to write, and why."""
+        return f"no tokenizer is written: {self.tokenizer_error or 'none was found'}"
 
 
 def load_checkpoint(path: str | Path, *, integers: bool = False) -> Checkpoint:
@@ -143,11 +157,14 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     if not any(file.is_file() for file in path.glob("*.safetensors")):
         raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
     config = _config(path)
+    _check_sizes(path, config)
+    _check_generation(path)
     _check_layers(path, config, len(check_files(path)))
     method = _quantization(config)
     with loaded_as_integers(method) if method else mapped_files():
         model = _load_model(path, str(path), loader, **options)
-    return Checkpoint(model, _load_tokenizer(path), str(path), method)
+    tokenizer, error = _load_tokenizer(path)
+    return Checkpoint(model, tokenizer, str(path), method, tokenizer_error=error)
 
 
 def _model_type(path: Path) -> str | None:
@@ -157,12 +174,36 @@ def _model_type(path: Path) -> str | None:
 
 
 def _config(path: Path) -> dict[str, Any]:
-    """Return a directory's config.json; empty if it is invalid: transformers says what is wrong."""
+    """Return a directory's config.json; empty if it is none: transformers says what is wrong."""
     try:
         config = json.loads((path / "config.json").read_text())
-    except (ValueError, RecursionError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return config if isinstance(config, dict) else {}
+
+
+def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse sizes that no model has, of which transformers makes various errors, or none."""
+    for name, least in _SIZES.items():
+        value = config.get(name)
+        if isinstance(value, int) and not least <= value <= _LARGEST:
+            raise ExportError(
+                f"cannot load {path}: its config.json has {name} {value}, expected {least} to "
+                f"{_LARGEST}"
+            )
+
+
+def _check_generation(path: Path) -> None:
+    """Refuse damaged settings of generation, which transformers leaves out without a word."""
+    file = path / "generation_config.json"
+    if not file.exists():
+        return
+    try:
+        damaged = not isinstance(json.loads(file.read_text()), dict)
+    except (OSError, ValueError, RecursionError):
+        damaged = True
+    if damaged:
+        raise ExportError(f"{file} is damaged: expected an object of JSON")
 
 
 def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
@@ -186,11 +227,11 @@ def _load_gguf(path: Path, integers: bool) -> Checkpoint:
     with _one_gguf_reader(), mapped_gguf():
         _check_gguf(path)
         model = _load_model(path.parent, str(path), gguf_file=path.name)
-        tokenizer = _load_tokenizer(path.parent, gguf_file=path.name)
+        tokenizer, error = _load_tokenizer(path.parent, gguf_file=path.name)
         left = restore_integers(model, path) if integers else {}
     # To whoever uses the weights, they are float32: a saved config must not ask to dequantize them.
     model.config.__dict__.pop("quantization_config", None)
-    return Checkpoint(model, tokenizer, str(path), "gguf", left)
+    return Checkpoint(model, tokenizer, str(path), "gguf", left, error)
 
 
 @contextlib.contextmanager
@@ -241,11 +282,12 @@ def _load_model(
     import transformers
 
     try:
-        with _quiet_transformers(), _no_other_shapes(source):
+        with quiet_transformers(), _no_other_shapes(source):
             loaded: Any = getattr(transformers, loader).from_pretrained(
                 directory,
                 dtype=torch.float32,
                 local_files_only=True,
+                trust_remote_code=False,
                 output_loading_info=True,
                 ignore_mismatched_sizes=True,  # transformers would name all of them
                 **options,
@@ -253,7 +295,13 @@ def _load_model(
     except ExportError:
         raise
     except Exception as error:  # transformers raises various types for invalid files
-        raise ExportError(f"cannot load {source}: {_first_line(error)}") from error
+        if "trust_remote_code" in str(error):
+            raise ExportError(
+                f"cannot load {source}: it has code of its own, which is not run: export the model "
+                f"that transformers has loaded with trust_remote_code=True"
+            ) from error
+        unknown = _unknown_setting(error, _config(directory))
+        raise ExportError(f"cannot load {source}: {unknown or _first_line(error)}") from error
     model, info = loaded
     missing = sorted(info.get("missing_keys") or [])
     if any(key.startswith(_POOLER) for key in missing) and optional_pooler:
@@ -313,37 +361,30 @@ def _check_finite(model: nn.Module, source: str) -> None:
     give_back_memory()
 
 
-def _load_tokenizer(directory: Path, **options: Any) -> Any | None:
+def _load_tokenizer(directory: Path, **options: Any) -> tuple[Any | None, str | None]:
+    """Return the tokenizer if there is one, or why one that is there cannot be read."""
     from transformers import AutoTokenizer
 
     try:
-        with _quiet_transformers():
-            return AutoTokenizer.from_pretrained(directory, local_files_only=True, **options)
-    except Exception:  # a missing tokenizer is only reported
+        with quiet_transformers():
+            return AutoTokenizer.from_pretrained(
+                directory, local_files_only=True, trust_remote_code=False, **options
+            ), None
+    except Exception as error:  # a model without tokenizer can be exported
+        has_one = options or any(directory.glob("tokenizer*"))
+        return None, _first_line(error) if has_one else None
+
+
+def _unknown_setting(error: Exception, config: Mapping[str, Any]) -> str | None:
+    """Return what a failed lookup of one of a configuration's values was of, if it was one."""
+    if not isinstance(error, KeyError) or not error.args:
         return None
-
-
-@contextlib.contextmanager
-def _quiet_transformers() -> Iterator[None]:
-    """Suppress load warnings, of what is checked here, and bars that no terminal shows."""
-    from transformers.utils.logging import (
-        disable_progress_bar,
-        enable_progress_bar,
-        is_progress_bar_enabled,
-    )
-
-    logger = logging.getLogger("transformers")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    bars = is_progress_bar_enabled() and not sys.stderr.isatty()
-    if bars:
-        disable_progress_bar()
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if bars:
-            enable_progress_bar()
+    for name, value in config.items():
+        if value == error.args[0]:
+            return f"transformers does not know {name} {value!r}, which its config.json has"
+        if isinstance(value, dict) and (found := _unknown_setting(error, value)):
+            return found
+    return None
 
 
 def _first_line(error: Exception) -> str:

@@ -17,7 +17,7 @@ from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
-from .checkpoint import load_encoder, wrap
+from .checkpoint import Checkpoint, load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
 from .proof import Findings, NotProven, attempt, compare, unsupported
@@ -118,7 +118,7 @@ def export_encoder(
     if isinstance(exported, Tower):
         onnx_model.metadata_props.update(exported.metadata())
     with staged(out, MODEL_FILE) as folder:
-        _save_companions(folder, model, checkpoint.tokenizer, source, report)
+        _save_companions(folder, model, checkpoint, source, report)
         finish(onnx_model, folder / MODEL_FILE, report, findings)
         report.exported(started)
         report.write(folder / REPORT_FILE)
@@ -274,14 +274,14 @@ def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 
 
 def _save_companions(
-    out: Path, model: Any, tokenizer: Any, source: Path | None, report: ExportReport
+    out: Path, model: Any, checkpoint: Checkpoint, source: Path | None, report: ExportReport
 ) -> None:
     """Write the files that a runner needs in addition to the model."""
     model.config.save_pretrained(out)
-    if tokenizer is not None:
-        tokenizer.save_pretrained(out)
+    if checkpoint.tokenizer is not None:
+        checkpoint.tokenizer.save_pretrained(out)
     elif main_input_of(model) == _TEXT:
-        report.warnings.append("no tokenizer: none was found, so none is written")
+        report.warnings.append(checkpoint.without_tokenizer)
     copy_processor(source, out)
 
 

@@ -26,7 +26,7 @@ def save_companions(out: Path, checkpoint: Checkpoint, source: Path | None) -> l
     model.generation_config.save_pretrained(out)
     copy_processor(source, out)
     if checkpoint.tokenizer is None:
-        return ["no tokenizer: none was found, so none is written"]
+        return [checkpoint.without_tokenizer]
     checkpoint.tokenizer.save_pretrained(out)
     return []
 

@@ -92,7 +92,9 @@ class Exported(ABC):
             raise ArgumentError(f"{self.directory} holds no tokenizer: generate from token ids")
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(self.directory, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            self.directory, local_files_only=True, trust_remote_code=False
+        )
 
     @functools.cached_property
     def _sampling(self) -> ort.InferenceSession:

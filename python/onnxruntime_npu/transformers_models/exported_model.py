@@ -40,7 +40,9 @@ class ExportedModel(ABC):
     def __init__(self, exported: Exported) -> None:
         """Wrap an opened directory; ``from_pretrained`` opens one."""
         self.exported = exported
-        self.config = AutoConfig.from_pretrained(exported.directory, local_files_only=True)
+        self.config = AutoConfig.from_pretrained(
+            exported.directory, local_files_only=True, trust_remote_code=False
+        )
         self.name_or_path = str(exported.directory)
 
     @classmethod
