@@ -13,7 +13,7 @@ import pytest
 import torch
 from onnxruntime_npu import exporter
 from onnxruntime_npu.cli import main
-from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracing
 from onnxruntime_npu.onnx_models.staging import staged
 
@@ -164,3 +164,15 @@ def test_folder_that_cannot_be_made_is_an_error(tmp_path):
     refused = pytest.raises(ExportError, match=r"cannot write .*out: (File exists|Not a directory)")
     with refused, staged(tmp_path / "file" / "out", "a"):
         pass
+
+
+def test_place_that_cannot_be_written_to_is_found_before_the_model_is_read(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(
+        ArgumentError, match=r"expected a directory to write to, got the file .*fil"
+    ):
+        export_causal_lm("nowhere", tmp_path / "file" / "new" / "out")
+    monkeypatch.setattr(os, "access", lambda _path, _mode: False)  # which root always may
+    with pytest.raises(ExportError, match=r"^cannot write .*new.out: .* is not writable$"):
+        export_causal_lm("nowhere", tmp_path / "new" / "out")
+    assert not (tmp_path / "new").exists()

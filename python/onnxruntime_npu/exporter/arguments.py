@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import torch
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, ExportError
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # The opset of torch's translations: others are reached through a version converter.
@@ -21,10 +22,17 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
 
 
 def check_directory(path: str | Path) -> Path:
-    """Return the path of a directory to write to; raises ArgumentError if it is a file."""
+    """Return the path of a directory to write to, which need not exist yet.
+
+    Raises ArgumentError if it or one that it is in is a file, ExportError if it cannot be written
+    to: before a model is loaded and proven for it.
+    """
     path = Path(path)
-    if path.exists() and not path.is_dir():
-        raise ArgumentError(f"expected a directory to write to, got the file {path}")
+    place = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not place.is_dir():
+        raise ArgumentError(f"expected a directory to write to, got the file {place}")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ExportError(f"cannot write {path}: {place} is not writable")
     return path
 
 
