@@ -62,13 +62,16 @@ def test_unreadable_model_exits_with_1(capsys, tmp_path):
     assert error.count("\n") == 1
 
 
-def test_export_tells_what_is_kept(capsys, tmp_path):
+def test_export_tells_what_is_replaced_and_kept(capsys, tmp_path):
     tiny_model("starcoder2").save_pretrained(tmp_path / "in")
     capsys.readouterr()
     arguments = ("export", tmp_path / "in", tmp_path / "out", "--kv-dtype", "int8", "--no-check")
     assert run(*arguments) == 0
-    first, *kept = capsys.readouterr().out.splitlines()
+    first, replaced, *kept = capsys.readouterr().out.splitlines()
     assert "Starcoder2ForCausalLM, float32, cache dynamic int8" in first
+    assert replaced == (
+        "replaced: 4 npu_dynamic_quant, 2 npu_fused_infer_attention_score, 4 npu_rotary_mul"
+    )
     assert [line.split(":")[1] for line in kept] == [" norm (5 times)", " mlp (2 times)"]
     assert "norm output: differs by" in kept[0] and "expected 'down_proj'" in kept[1]
 

@@ -324,9 +324,10 @@ def test_command_prints_what_was_exported(tmp_path, capsys):
     capsys.readouterr()
     arguments = ["export-encoder", str(tmp_path / "in"), str(tmp_path / "out"), "--normalize"]
     assert cli.main(arguments) == 0
-    first, second = capsys.readouterr().out.strip().splitlines()
+    first, replaced, kept = capsys.readouterr().out.strip().splitlines()
     assert "MPNetModel, float32, pooling mean, length 1" in first
-    assert second == (
+    assert replaced == "replaced: 2 npu_gelu, 5 npu_layer_norm_eval"
+    assert kept == (
         "kept as it is: attention: not fused: the model does not call attention's interface"
     )
 

@@ -285,6 +285,8 @@ def _print_report(place: str, report: ExportReport, form: str | None = None) -> 
     if report.per_token:
         kinds = ", ".join(sorted({name.rpartition(".")[2] for name in report.per_token}))
         print(f"activations with a scale per token: {len(report.per_token)} layers ({kinds})")
+    if replaced := report.replaced_by_operator():
+        print(f"replaced: {replaced}")
     for line in report.kept_by_role():
         print(f"kept as it is: {line}")
     for line in report.check_lines():

@@ -128,6 +128,10 @@ class ExportReport:
             )
         return lines
 
+    def replaced_by_operator(self) -> str:
+        """Return how many nodes of each operator stand for replaced parts, or nothing."""
+        return ", ".join(f"{counts['emitted']} {op}" for op, counts in self.replaced.items())
+
     def kept_by_role(self) -> list[str]:
         """Return a line for each role of kept parts: how many, and the first one's reason."""
         roles: dict[str, list[str]] = {}
