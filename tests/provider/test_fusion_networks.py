@@ -150,7 +150,7 @@ class Decoder(nn.Module):
     # Of a Llama's layer two norms of seven nodes, and one behind the last layer; two rotary
     # embeddings of seven nodes, and the gate's three.
     [
-        (Encoder, {}),
+        (Encoder, {"npu.fused:ActivatedMatMul": 2 * 3}),
         (Decoder, {"RMSNormalization": 5 * 7, "npu:NPURotaryMul": 2 * 2 * 7, GLU: 2 * 3}),
     ],
 )

@@ -34,6 +34,33 @@ class OutputActivation {
 
   explicit operator bool() const { return kind_ != Kind::kNone; }
 
+  // The same of values in place; null for none, and for those with numbers.
+  using RowFunction = void (*)(float* values, int64_t count);
+  RowFunction InPlace() const {
+    switch (kind_) {
+      case Kind::kRelu:
+        return &InPlaceOf<Kind::kRelu>;
+      case Kind::kSigmoid:
+        return &InPlaceOf<Kind::kSigmoid>;
+      case Kind::kTanh:
+        return &InPlaceOf<Kind::kTanh>;
+      case Kind::kHardSwish:
+        return &InPlaceOf<Kind::kHardSwish>;
+      case Kind::kSilu:
+        return &InPlaceOf<Kind::kSilu>;
+      case Kind::kGelu:
+        return &InPlaceOf<Kind::kGelu>;
+      case Kind::kGeluTanh:
+        return &InPlaceOf<Kind::kGeluTanh>;
+      case Kind::kNone:
+      case Kind::kLeakyRelu:
+      case Kind::kClip:
+      case Kind::kHardSigmoid:
+        return nullptr;
+    }
+    return nullptr;
+  }
+
   // y = activation(x + addend), for n elements; a null addend adds nothing. y may be x.
   template <class T>
   void Apply(const T* x, const T* addend, T* y, int64_t n) const {
@@ -132,6 +159,13 @@ class OutputActivation {
     for (const Form& form : kForms)
       if (form.name == name) return &form;
     return nullptr;
+  }
+
+  template <Kind kKind>
+  static void InPlaceOf(float* values, int64_t count) {
+    OutputActivation activation;
+    activation.kind_ = kKind;
+    activation.Apply<float>(values, nullptr, values, count);
   }
 
   template <class C>

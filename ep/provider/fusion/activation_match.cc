@@ -3,6 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ep/provider/fusion/gelu_match.h"
+
 namespace npu::provider {
 namespace {
 
@@ -10,14 +12,14 @@ namespace {
 std::optional<ActivationMatch> MatchOneNode(FusionMatch& match, const GraphNode& last) {
   const Attributes& attributes = last.view.attributes;
   for (const char* name : {"Relu", "Sigmoid", "Tanh", "HardSwish"})
-    if (match.Take(&last, name)) return ActivationMatch{&last.inputs[0], name};
+    if (match.Take(&last, name)) return ActivationMatch{last.inputs[0], name};
   if (match.Take(&last, "LeakyRelu"))
-    return ActivationMatch{&last.inputs[0], "LeakyRelu", {attributes.Float("alpha", 0.01)}};
+    return ActivationMatch{last.inputs[0], "LeakyRelu", {attributes.Float("alpha", 0.01)}};
   if (match.Take(&last, "HardSigmoid"))
     return ActivationMatch{
-        &last.inputs[0], "HardSigmoid", {attributes.Float("alpha", 0.2), attributes.Float("beta", 0.5)}};
+        last.inputs[0], "HardSigmoid", {attributes.Float("alpha", 0.2), attributes.Float("beta", 0.5)}};
   if (match.Take(&last, "Gelu"))
-    return ActivationMatch{&last.inputs[0], attributes.String("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu"};
+    return ActivationMatch{last.inputs[0], attributes.String("approximate", "none") == "tanh" ? "GeluTanh" : "Gelu"};
   return std::nullopt;
 }
 
@@ -34,7 +36,7 @@ std::optional<ActivationMatch> MatchClip(FusionMatch& match, const GraphNode& la
   const auto low = BoundOf(match.graph(), last, 1, attributes.Float("min", -kFar));
   const auto high = BoundOf(match.graph(), last, 2, attributes.Float("max", kFar));
   if (!low || !high) return std::nullopt;
-  return ActivationMatch{&last.inputs[0], "Clip", {*low, *high}};
+  return ActivationMatch{last.inputs[0], "Clip", {*low, *high}};
 }
 
 // x * Sigmoid(x) is Silu; x * HardSigmoid(x) with alpha 1/6 and beta 1/2 is HardSwish.
@@ -55,15 +57,20 @@ std::optional<ActivationMatch> MatchGated(FusionMatch& match, const GraphNode& l
     }
     if (gate->inputs[0].name != x.name) continue;
     match = with;
-    return ActivationMatch{&gate->inputs[0], name};
+    return ActivationMatch{gate->inputs[0], name};
   }
   return std::nullopt;
+}
+
+std::optional<ActivationMatch> MatchGelu(FusionMatch& match, const GraphNode& last) {
+  const auto gelu = MatchSpelledGelu(match, last);
+  return gelu ? std::optional(ActivationMatch{gelu->input, gelu->tanh ? "GeluTanh" : "Gelu"}) : std::nullopt;
 }
 
 }  // namespace
 
 std::optional<ActivationMatch> MatchActivation(FusionMatch& match, const GraphNode& last) {
-  for (const auto form : {&MatchOneNode, &MatchClip, &MatchGated}) {
+  for (const auto form : {&MatchOneNode, &MatchClip, &MatchGated, &MatchGelu}) {
     FusionMatch with = match;
     if (auto found = form(with, last)) {
       match = with;

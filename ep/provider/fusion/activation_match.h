@@ -9,7 +9,7 @@ namespace npu::provider {
 
 // An activation of `input` that ends in a node, as the attributes of fused operators name it (OutputActivation).
 struct ActivationMatch {
-  const ValueView* input = nullptr;
+  ValueView input = {};
   std::string name;
   std::vector<double> numbers = {};
 

@@ -55,7 +55,7 @@ FusedNode FusedConvOf(const FusionMatch& match, const Convolution& convolution, 
 std::optional<FusedNode> MatchConv(const FusionGraph& graph, const GraphNode& last) {
   FusionMatch match(graph);
   const auto activation = MatchActivation(match, last);
-  const GraphNode* before = activation ? graph.Producer(*activation->input) : &last;
+  const GraphNode* before = activation ? graph.Producer(activation->input) : &last;
   FusionMatch plain = match;
   if (const auto convolution = TakeConvolution(plain, before); convolution && (activation || convolution->norm))
     return FusedConvOf(plain, *convolution, nullptr, activation, last);
