@@ -24,7 +24,7 @@ def _of_pairs(example: Callable[..., None]) -> Callable[[], None]:
     def in_session(name: str, call: Sample) -> list[torch.Tensor]:
         first = RANK - PLACE
         model = make_model(OPS[name], call, body=False)
-        session = provider_session(model, groups=f"pair={first},{first + 1}")
+        session = provider_session(model, groups=f"neighbours={first},{first + 1}")
         return run_session(session, NPU, OPS[name], call)
 
     def case() -> None:
@@ -38,7 +38,7 @@ def _of_pairs(example: Callable[..., None]) -> Callable[[], None]:
             group = group_name(pairs[RANK // 2])
             example(make, group, lambda name, call: eager_npu(OPS[name], call))
             if name == FLOATS[0]:
-                example(make, "pair", in_session)
+                example(make, "neighbours", in_session)
 
     case.__name__ = example.__name__
     return case
