@@ -309,6 +309,8 @@ def change_config(folder, **changes):
         ({"num_key_value_heads": -2}, r"config.json has num_key_value_heads -2, expected 1 to 214"),
         ({"max_position_embeddings": -1}, r"has max_position_embeddings -1, expected 0 to 214"),
         ({"max_position_embeddings": 2**62}, r"has max_position_embeddings 461\d+, expected 0 to"),
+        ({"quantization_config": [{}]}, r"has a quantization_config of type list, expected an obj"),
+        ({"quantization_config": "gptq"}, r"has a quantization_config of type str, expected an ob"),
         ({"hidden_act": "unheard"}, r"transformers does not know hidden_act 'unheard', which its"),
         (
             {"rope_parameters": {"rope_type": "unheard", "rope_theta": 1e4}},
@@ -316,7 +318,7 @@ def change_config(folder, **changes):
         ),
     ],
 )
-def test_config_with_other_sizes_is_an_error(copied, changes, message):
+def test_config_with_other_values_is_an_error(copied, changes, message):
     change_config(copied, **changes)
     with pytest.raises(ExportError, match=message) as caught:
         load_checkpoint(copied)

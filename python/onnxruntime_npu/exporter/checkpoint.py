@@ -158,6 +158,7 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
         raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
     config = _config(path)
     _check_sizes(path, config)
+    _check_quantization(path, config)
     _check_generation(path)
     _check_layers(path, config, len(check_files(path)))
     method = _quantization(config)
@@ -191,6 +192,16 @@ def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
                 f"cannot load {path}: its config.json has {name} {value}, expected {least} to "
                 f"{_LARGEST}"
             )
+
+
+def _check_quantization(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse a description of quantisation that transformers takes for its own object."""
+    values = config.get("quantization_config")
+    if values is not None and not isinstance(values, dict):
+        raise ExportError(
+            f"cannot load {path}: its config.json has a quantization_config of type "
+            f"{type(values).__name__}, expected an object of JSON"
+        )
 
 
 def _check_generation(path: Path) -> None:
