@@ -16,6 +16,16 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from torch._higher_order_ops.while_loop import while_loop
 from torch.utils._pytree import SUPPORTED_NODES
 
+NUMPY_DTYPES = {
+    torch.bfloat16: ml_dtypes.bfloat16,
+    torch.float16: np.float16,
+    torch.float32: np.float32,
+}
+TYPES = {
+    torch.bfloat16: "tensor(bfloat16)",
+    torch.float16: "tensor(float16)",
+    torch.float32: "tensor(float)",
+}
 PROVIDERS = ["NPUExecutionProvider", "CPUExecutionProvider"]
 
 
@@ -91,6 +101,20 @@ def test_bad_arguments(tmp_path, change, message):
         onnxruntime_npu.export(call.pop("model"), call.pop("args"), call.pop("path"), **call)
 
 
+def run_on_npu(path, *given):
+    """Run a file of 16-bit floats; return the types of its outputs and their values in float32."""
+    session = ort.InferenceSession(path, providers=["NPUExecutionProvider"])
+    binding = session.io_binding()
+    for value, tensor in zip(session.get_inputs(), given, strict=True):
+        array = tensor.float().numpy().astype(NUMPY_DTYPES[tensor.dtype])
+        binding.bind_ortvalue_input(value.name, onnxruntime_npu.ortvalue_from_numpy(array))
+    for output in session.get_outputs():
+        binding.bind_output(output.name, "npu")
+    session.run_with_iobinding(binding)
+    values = [onnxruntime_npu.ortvalue_to_numpy(value) for value in binding.get_outputs()]
+    return [output.type for output in session.get_outputs()], [v.astype(np.float32) for v in values]
+
+
 class Largest(torch.nn.Module):
     def forward(self, x):
         values, indices = torch.topk(x, 3)
@@ -105,21 +129,10 @@ def test_operators_that_onnx_has_not_for_bfloat16_run_in_float32(tmp_path):
         "TopK",
         "Round",
     ]
-    session = ort.InferenceSession(tmp_path / "model.onnx", providers=["NPUExecutionProvider"])
-    assert [output.type for output in session.get_outputs()] == [
-        "tensor(bfloat16)",
-        "tensor(int64)",
-        "tensor(bfloat16)",
-    ]
-    binding = session.io_binding()
-    given = onnxruntime_npu.ortvalue_from_numpy(x.float().numpy().astype(ml_dtypes.bfloat16))
-    binding.bind_ortvalue_input(session.get_inputs()[0].name, given)
-    for output in session.get_outputs():
-        binding.bind_output(output.name, "npu")
-    session.run_with_iobinding(binding)
-    got = [onnxruntime_npu.ortvalue_to_numpy(value) for value in binding.get_outputs()]
+    types, got = run_on_npu(tmp_path / "model.onnx", x)
+    assert types == ["tensor(bfloat16)", "tensor(int64)", "tensor(bfloat16)"]
     for actual, expected in zip(got, Largest()(x), strict=True):
-        np.testing.assert_array_equal(actual.astype(np.float32), expected.float().numpy())
+        np.testing.assert_array_equal(actual, expected.float().numpy())
 
 
 class Call(torch.nn.Module):
@@ -142,6 +155,52 @@ def results(path, *given):
         arrays = [tensor.numpy() for tensor in given]
         runs.append(session.run(None, dict(zip(names, arrays, strict=True))))
     return runs
+
+
+HALVES = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+
+
+@HALVES
+@pytest.mark.parametrize(
+    "function",
+    [
+        torch.nn.functional.softplus,
+        torch.nn.functional.logsigmoid,
+        torch.nn.functional.mish,
+        torch.nn.functional.selu,
+        torch.nn.functional.hardswish,
+        torch.special.erfc,
+        torch.expm1,
+        torch.log1p,
+        torch.sinc,
+        lambda x: torch.round(x, decimals=1),
+        lambda x: torch.xlogy(x, x),
+    ],
+)
+def test_operators_of_several_nodes_have_16_bits(tmp_path, dtype, function):
+    x = (torch.arange(33) / 32).to(dtype)  # ten times these are exact, too
+    onnxruntime_npu.export(Call(function), (x,), tmp_path / "model.onnx")
+    types, (got,) = run_on_npu(tmp_path / "model.onnx", x)
+    assert types == [TYPES[dtype]]
+    # The nodes round one by one, torch rounds once; |results| are at most 2.
+    eps = torch.finfo(dtype).eps
+    np.testing.assert_allclose(got, function(x).float().numpy(), rtol=0, atol=2 * eps)
+
+
+@HALVES
+def test_numbers_in_where_have_the_dtype_of_the_tensor(tmp_path, dtype):
+    def choose(x):
+        low, zero = torch.finfo(dtype).min, torch.full((), 0.0, dtype=dtype)
+        chosen = [(zero, low), (low, zero), (x, low), (low, x), (1.0, low)]
+        return [torch.where(x > 0, *pair) for pair in chosen]
+
+    x = torch.randn(4, 32).to(dtype)
+    onnxruntime_npu.export(Call(choose), (x,), tmp_path / "model.onnx")
+    types, got = run_on_npu(tmp_path / "model.onnx", x)
+    wanted = choose(x)
+    assert types == [TYPES[tensor.dtype] for tensor in wanted]
+    for actual, expected in zip(got, wanted, strict=True):
+        np.testing.assert_array_equal(actual, expected.float().numpy())
 
 
 @dataclasses.dataclass

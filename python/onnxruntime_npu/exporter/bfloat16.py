@@ -6,6 +6,7 @@ torch has TopK, Round and others for bfloat16; ONNX got them in later opsets, or
 from __future__ import annotations
 
 import functools
+from typing import Any
 
 import onnx
 import onnx_ir as ir
@@ -22,6 +23,7 @@ def upcast(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
     for node in list(graph):
         if node.domain or node.op_type == "Cast":
             continue
+        _type_outputs(node, opset)
         upcasts = [
             i
             for i, value in enumerate(node.inputs)
@@ -40,6 +42,25 @@ def upcast(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
                 everywhere or _lacks(node.op_type, opset, False, i)
             ):
                 _narrow(graph, node, output)
+
+
+def _type_outputs(node: ir.Node, opset: int) -> None:
+    """Give outputs without a type that of the bfloat16 operands whose type they share.
+
+    What torch.onnx has as an ONNX function is inlined without the types of its inner values.
+    """
+    untyped = [i for i, output in enumerate(node.outputs) if output.dtype is None]
+    if not untyped:
+        return
+    names = {
+        _type_name(node.op_type, opset, True, i)
+        for i, value in enumerate(node.inputs)
+        if value is not None and value.dtype == ir.DataType.BFLOAT16
+    }
+    for i in untyped:
+        name = _type_name(node.op_type, opset, False, i)
+        if name is not None and name in names:
+            node.outputs[i].dtype = ir.DataType.BFLOAT16
 
 
 def _narrow(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
@@ -71,14 +92,27 @@ def _cast(value: ir.Value | None, dtype: ir.DataType) -> ir.Node:
 @functools.cache
 def _lacks(op_type: str, opset: int, is_input: bool, index: int) -> bool:
     """Whether a parameter of an operator has no bfloat16."""
-    try:
-        schema = onnx.defs.get_schema(op_type, opset, "")
-    except onnx.defs.SchemaError:
+    schema, formal = _parameter(op_type, opset, is_input, index)
+    if schema is None or formal is None:
         return False
-    formal = list(schema.inputs if is_input else schema.outputs)
-    if not formal:
-        return False
-    name = formal[min(index, len(formal) - 1)].type_str
+    name = formal.type_str
     allowed = next((c.allowed_type_strs for c in schema.type_constraints
                     if c.type_param_str == name), [name])  # fmt: skip
     return "tensor(float)" in allowed and _TYPE not in allowed
+
+
+@functools.cache
+def _type_name(op_type: str, opset: int, is_input: bool, index: int) -> str | None:
+    """Return the name under which a parameter shares its type with others."""
+    _, formal = _parameter(op_type, opset, is_input, index)
+    return formal.type_str if formal is not None and formal.is_homogeneous else None
+
+
+def _parameter(op_type: str, opset: int, is_input: bool, index: int) -> tuple[Any, Any]:
+    """Return an operator's schema and one of its parameters, None for what there is not."""
+    try:
+        schema = onnx.defs.get_schema(op_type, opset, "")
+    except onnx.defs.SchemaError:
+        return None, None
+    formal = list(schema.inputs if is_input else schema.outputs)
+    return schema, formal[min(index, len(formal) - 1)] if formal else None
