@@ -203,6 +203,23 @@ def test_numbers_in_where_have_the_dtype_of_the_tensor(tmp_path, dtype):
         np.testing.assert_array_equal(actual, expected.float().numpy())
 
 
+def test_branches_of_bfloat16_are_computed_in_float32_where_need_be(tmp_path):
+    def choose(x):
+        return torch.cond(
+            x.sum() > 0,
+            lambda x: torch.topk(x, 3).values + x.round()[:, :3] + torch.round(x[:, :3]),
+            lambda x: x.round()[:, :3] * torch.topk(x, 4).values[:, 1:],
+            (x.round() + torch.topk(x, x.shape[1]).values,),
+        )
+
+    x = (torch.randn(4, 8) * 5).bfloat16()
+    onnxruntime_npu.export(Call(choose), (x,), tmp_path / "model.onnx")
+    for given in (x, -x):
+        types, (got,) = run_on_npu(tmp_path / "model.onnx", given)
+        assert types == ["tensor(bfloat16)"]
+        np.testing.assert_array_equal(got, choose(given).float().numpy())
+
+
 @dataclasses.dataclass
 class Pair:
     left: torch.Tensor

@@ -20,28 +20,57 @@ def upcast(graph: ir.Graph, opset: int, *, everywhere: bool = False) -> None:
     everywhere: around all nodes of ONNX. Some models of other dtypes round parts to bfloat16, for
     which onnxruntime's CPU provider has casts but no arithmetic.
     """
-    for node in list(graph):
-        if node.domain or node.op_type == "Cast":
-            continue
-        _type_outputs(node, opset)
+    _Upcast(opset, everywhere).of_graph(graph)
+
+
+class _Upcast:
+    def __init__(self, opset: int, everywhere: bool) -> None:
+        self.opset = opset
+        self.everywhere = everywhere
+        self.wide: dict[ir.Value, ir.Value] = {}  # each is cast once
+        self.current: dict[ir.Graph, ir.Node] = {}  # of the graphs around a node and its own
+
+    def of_graph(self, graph: ir.Graph) -> None:
+        for node in list(graph):
+            self.current[graph] = node
+            bodies = [
+                attribute.as_graph()
+                for attribute in node.attributes.values()
+                if attribute.type == ir.AttributeType.GRAPH
+            ]
+            for body in bodies:
+                self.of_graph(body)
+            if not bodies and not node.domain and node.op_type != "Cast":
+                self._of_node(graph, node)
+
+    def _of_node(self, graph: ir.Graph, node: ir.Node) -> None:
+        _type_outputs(node, self.opset)
         upcasts = [
             i
             for i, value in enumerate(node.inputs)
             if value is not None
             and value.dtype == ir.DataType.BFLOAT16
-            and (everywhere or _lacks(node.op_type, opset, True, i))
+            and (self.everywhere or _lacks(node.op_type, self.opset, True, i))
         ]
         if not upcasts:
-            continue
+            return
         for i in upcasts:
-            wide = _cast(node.inputs[i], ir.DataType.FLOAT)
-            graph.insert_before(node, wide)
-            node.replace_input_with(i, wide.outputs[0])
+            node.replace_input_with(i, self._widened(node.inputs[i]))
         for i, output in enumerate(node.outputs):
             if output.dtype == ir.DataType.BFLOAT16 and (
-                everywhere or _lacks(node.op_type, opset, False, i)
+                self.everywhere or _lacks(node.op_type, self.opset, False, i)
             ):
                 _narrow(graph, node, output)
+
+    def _widened(self, value: ir.Value | None) -> ir.Value:
+        """Return a value in float32, which is cast in the graph that the value is of."""
+        assert value is not None
+        if value not in self.wide:
+            assert value.graph is not None
+            wide = _cast(value, ir.DataType.FLOAT)
+            value.graph.insert_before(self.current[value.graph], wide)
+            self.wide[value] = wide.outputs[0]
+        return self.wide[value]
 
 
 def _type_outputs(node: ir.Node, opset: int) -> None:
@@ -78,8 +107,7 @@ def _narrow(graph: ir.Graph, node: ir.Node, output: ir.Value) -> None:
             graph.outputs[i] = result
 
 
-def _cast(value: ir.Value | None, dtype: ir.DataType) -> ir.Node:
-    assert value is not None
+def _cast(value: ir.Value, dtype: ir.DataType) -> ir.Node:
     output = ir.Value(
         name=f"{value.name}_{dtype.name.lower()}", shape=value.shape, type=ir.TensorType(dtype)
     )
