@@ -253,6 +253,14 @@ def test_attention_that_is_not_proven_is_kept(monkeypatch):
     assert model.config._attn_implementation != ATTENTION
 
 
+def test_model_that_looks_up_its_attention_by_name_is_converted():
+    torch_library.register()
+    decoder, _ = keep_original(tiny_model("gptj"), "for a test")
+    assert decoder.model.config._attn_implementation == ATTENTION
+    decoder.convert(torch.bfloat16)
+    assert {weight.dtype for weight in decoder.model.parameters()} == {torch.bfloat16}
+
+
 def test_mask_that_a_layer_adds_to_its_scores_is_fused():
     torch_library.register()
     _, findings = keep_original(tiny_model("doge"), "for a test")

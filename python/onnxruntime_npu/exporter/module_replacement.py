@@ -110,8 +110,10 @@ def convert_weights(model: Any, dtype: torch.dtype) -> None:
     tables = {name: b for name, b in model.named_buffers() if _is_float(b) and b.dim() > 1}
     if not tables or not hasattr(model, "_from_config"):
         return
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"  # GPT-J does not know the name of the exporter's
     with torch.device("meta"):
-        made = type(model)._from_config(copy.deepcopy(model.config), dtype=dtype)
+        made = type(model)._from_config(config, dtype=dtype)
     for name, buffer in made.named_buffers():
         if name in tables:
             owner, _, attribute = name.rpartition(".")
