@@ -23,8 +23,9 @@ class ConstantOfShapeKernel : public Kernel {
   }
   void Compute(OpContext& ctx) const override {
     const Shape shape(ReadHostInts("ConstantOfShape", "input", ctx.Input(0)));
+    const int64_t elements = shape.Elements();  // refuses what is no size before onnxruntime does
     const TensorView y = ctx.Output(0, dtype_, shape);
-    if (y.elements() == 0) return;
+    if (elements == 0) return;
     const int64_t size = BytesFor(dtype_, 1), n = static_cast<int64_t>(y.bytes()) / size;
     DispatchSize(size, [&](auto type) {
       using T = decltype(type);
