@@ -29,6 +29,7 @@ class OutputActivation {
     NPU_CHECK(numbers.size() == form->numbers, "[", op, "] expected ", form->numbers, " activation_params for ", name,
               ", got ", numbers.size());
     kind_ = form->kind;
+    in_place_ = form->in_place;
     for (size_t i = 0; i < numbers.size(); ++i) numbers_[i] = numbers[i];
   }
 
@@ -36,30 +37,7 @@ class OutputActivation {
 
   // The same of values in place; null for none, and for those with numbers.
   using RowFunction = void (*)(float* values, int64_t count);
-  RowFunction InPlace() const {
-    switch (kind_) {
-      case Kind::kRelu:
-        return &InPlaceOf<Kind::kRelu>;
-      case Kind::kSigmoid:
-        return &InPlaceOf<Kind::kSigmoid>;
-      case Kind::kTanh:
-        return &InPlaceOf<Kind::kTanh>;
-      case Kind::kHardSwish:
-        return &InPlaceOf<Kind::kHardSwish>;
-      case Kind::kSilu:
-        return &InPlaceOf<Kind::kSilu>;
-      case Kind::kGelu:
-        return &InPlaceOf<Kind::kGelu>;
-      case Kind::kGeluTanh:
-        return &InPlaceOf<Kind::kGeluTanh>;
-      case Kind::kNone:
-      case Kind::kLeakyRelu:
-      case Kind::kClip:
-      case Kind::kHardSigmoid:
-        return nullptr;
-    }
-    return nullptr;
-  }
+  RowFunction InPlace() const { return in_place_; }
 
   // y = activation(x + addend), for n elements; a null addend adds nothing. y may be x.
   template <class T>
@@ -142,19 +120,20 @@ class OutputActivation {
     std::string_view name;
     Kind kind;
     size_t numbers;
+    RowFunction in_place = nullptr;
   };
   static const Form* FindForm(std::string_view name) {
     static constexpr std::array<Form, 10> kForms{{
-        {"Relu", Kind::kRelu, 0},
+        {"Relu", Kind::kRelu, 0, &InPlaceOf<Kind::kRelu>},
         {"LeakyRelu", Kind::kLeakyRelu, 1},  // alpha
         {"Clip", Kind::kClip, 2},            // min, max
-        {"Sigmoid", Kind::kSigmoid, 0},
-        {"Tanh", Kind::kTanh, 0},
+        {"Sigmoid", Kind::kSigmoid, 0, &InPlaceOf<Kind::kSigmoid>},
+        {"Tanh", Kind::kTanh, 0, &InPlaceOf<Kind::kTanh>},
         {"HardSigmoid", Kind::kHardSigmoid, 2},  // alpha, beta
-        {"HardSwish", Kind::kHardSwish, 0},
-        {"Silu", Kind::kSilu, 0},  // x * sigmoid(x)
-        {"Gelu", Kind::kGelu, 0},
-        {"GeluTanh", Kind::kGeluTanh, 0},
+        {"HardSwish", Kind::kHardSwish, 0, &InPlaceOf<Kind::kHardSwish>},
+        {"Silu", Kind::kSilu, 0, &InPlaceOf<Kind::kSilu>},  // x * sigmoid(x)
+        {"Gelu", Kind::kGelu, 0, &InPlaceOf<Kind::kGelu>},
+        {"GeluTanh", Kind::kGeluTanh, 0, &InPlaceOf<Kind::kGeluTanh>},
     }};
     for (const Form& form : kForms)
       if (form.name == name) return &form;
@@ -192,6 +171,7 @@ class OutputActivation {
   }
 
   Kind kind_ = Kind::kNone;
+  RowFunction in_place_ = nullptr;
   std::array<double, 2> numbers_{};
 };
 
