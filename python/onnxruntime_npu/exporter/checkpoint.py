@@ -176,11 +176,16 @@ def _model_type(path: Path) -> str | None:
 
 def _config(path: Path) -> dict[str, Any]:
     """Return a directory's config.json; empty if it is none: transformers says what is wrong."""
+    return _json_object(path / "config.json") or {}
+
+
+def _json_object(file: Path) -> dict[str, Any] | None:
+    """Return the object that a file holds, None if it holds none."""
     try:
-        config = json.loads((path / "config.json").read_text())
+        values = json.loads(file.read_text())
     except (OSError, ValueError, RecursionError):
-        return {}
-    return config if isinstance(config, dict) else {}
+        return None
+    return values if isinstance(values, dict) else None
 
 
 def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
@@ -207,13 +212,7 @@ def _check_quantization(path: Path, config: Mapping[str, Any]) -> None:
 def _check_generation(path: Path) -> None:
     """Refuse damaged settings of generation, which transformers leaves out without a word."""
     file = path / "generation_config.json"
-    if not file.exists():
-        return
-    try:
-        damaged = not isinstance(json.loads(file.read_text()), dict)
-    except (OSError, ValueError, RecursionError):
-        damaged = True
-    if damaged:
+    if file.exists() and _json_object(file) is None:
         raise ExportError(f"{file} is damaged: expected an object of JSON")
 
 
