@@ -135,7 +135,7 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
     Preparation before = Operands(ctx, query);
-    SetNorms(ctx, query.dtype, before);
+    TakeNorms(ctx, kQueryNorm, kKeyNorm, query.dtype, before.batch * before.steps, before);
     const int64_t total = ReadTotal(ctx.Input(kTotal));
     const std::vector<int64_t> lengths = ReadLengths(ctx.Input(kLengths), before.batch);
     const TensorView past_key = ctx.Input(kPastKey), past_value = ctx.Input(kPastValue);
@@ -204,12 +204,6 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
       p.value = {p.key.data + key_heads_ * p.size * p.element, key_heads_, q[2]};
     }
     return p;
-  }
-  void SetNorms(OpContext& ctx, DType dtype, Preparation& p) const {
-    GQA_CHECK(ctx.Input(kQueryNorm).present == ctx.Input(kKeyNorm).present,
-              "expected both q_norm_weight and k_norm_weight, or none");
-    p.query_norm = TakeNorm(ctx, kQueryNorm, "q_norm_weight", dtype, p.batch * p.steps, p.size, p.query);
-    p.key_norm = TakeNorm(ctx, kKeyNorm, "k_norm_weight", dtype, p.batch * p.steps, p.size, p.key);
   }
   static int64_t ReadTotal(const TensorView& given) {
     const int64_t total = ReadHostInt(kOp, "total_sequence_length", given);

@@ -79,6 +79,15 @@ class GroupedHeadsKernel : public Kernel {
     return norm;
   }
 
+  // The norms of the `count` new rows of queries and keys, whose weights are the inputs `q` and `k`.
+  template <class Preparation>
+  void TakeNorms(OpContext& ctx, size_t q, size_t k, DType dtype, int64_t count, Preparation& p) const {
+    NPU_CHECK(ctx.Input(q).present == ctx.Input(k).present, "[", op_,
+              "] expected both q_norm_weight and k_norm_weight, or none");
+    p.query_norm = TakeNorm(ctx, q, "q_norm_weight", dtype, count, p.size, p.query);
+    p.key_norm = TakeNorm(ctx, k, "k_norm_weight", dtype, count, p.size, p.key);
+  }
+
   int64_t heads_, key_heads_, window_;
   bool rotary_, interleaved_;
 

@@ -113,7 +113,7 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
     Preparation before = Operands(ctx, query);
-    SetNorms(ctx, query.dtype, before);
+    TakeNorms(ctx, kQueryNorm, kKeyNorm, query.dtype, before.tokens, before);
     SetCaches(ctx, query.dtype, before);
     SetSequences(ctx, before);
     SetRotary(ctx, query.dtype, before);
@@ -172,13 +172,6 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
       p.value = {p.key.data + key_heads_ * p.size * p.element, key_heads_, q[1]};
     }
     return p;
-  }
-
-  void SetNorms(OpContext& ctx, DType dtype, Preparation& p) const {
-    PAGED_CHECK(ctx.Input(kQueryNorm).present == ctx.Input(kKeyNorm).present,
-                "expected both q_norm_weight and k_norm_weight, or none");
-    p.query_norm = TakeNorm(ctx, kQueryNorm, "q_norm_weight", dtype, p.tokens, p.size, p.query);
-    p.key_norm = TakeNorm(ctx, kKeyNorm, "k_norm_weight", dtype, p.tokens, p.size, p.key);
   }
 
   // The caches are written in place, or to an output that has a buffer of its own and gets the old rows first.
