@@ -230,9 +230,10 @@ TEST_CASE("attention: paged decode") {
   }
 }
 
-// Threads take all heads of a sequence at a time, and prefetch the next sequence as far as its length.
+// Threads take all heads of a sequence at a time, and prefetch the next sequence as far as its length, whose pages are
+// more than are found at once.
 TEST_CASE("attention: decode of more sequences than threads") {
-  constexpr int64_t kBatch = 33, kKeys = 96, kPageRows = 16, kWidth = kKeys / kPageRows;
+  constexpr int64_t kBatch = 33, kKeys = 304, kPageRows = 16, kWidth = kKeys / kPageRows;
   std::vector<int64_t> lengths;
   for (int64_t b = 0; b < kBatch; ++b) lengths.push_back(b * 29 % (kKeys + 1));
   for (DType dtype : kDTypes) {

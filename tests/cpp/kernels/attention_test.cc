@@ -54,6 +54,23 @@ TEST_CASE("attention: groups of query heads") {
   }
 }
 
+// Keys are multiplied eight at a time and values two at a time, columns in groups of 16 to 64.
+TEST_CASE("attention: decode of every number of rows and keys that are left over") {
+  for (int64_t rows = 1; rows <= 8; ++rows) {
+    for (int64_t size : {32, 64, 80, 96, 128}) {
+      for (int64_t keys : {1, 2, 7, 8, 15, 129, 137}) {
+        CheckDTypes({.heads = rows,
+                     .kv_heads = 1,
+                     .size = size,
+                     .value_size = size,
+                     .rows = 1,
+                     .keys = keys,
+                     .scale = 1 / std::sqrt(static_cast<double>(size))});
+      }
+    }
+  }
+}
+
 TEST_CASE("attention: sparse modes with and without a past") {
   for (int64_t mode : {2, 3, 4}) {
     for (int64_t rows : {1, 5, 64, 150}) {

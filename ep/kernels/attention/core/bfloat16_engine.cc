@@ -51,6 +51,11 @@ struct NarrowPairs {
   using Query = BFloat16;
   using Register = Vec;
   static constexpr int kStep = 2 * kLanes;
+#if defined(__AVX512F__)
+  static constexpr bool kPairs = true;
+#else
+  static constexpr bool kPairs = false;
+#endif
   NPU_SIMD_INLINE static Vec LoadStep(const BFloat16* p) {
     Vec pairs;
     std::memcpy(&pairs, p, sizeof pairs);

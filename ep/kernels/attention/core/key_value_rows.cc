@@ -140,22 +140,23 @@ bool HeadsLieTogether(const Problem& p) {
          together(p.value, p.value_size);
 }
 
-bool LinesAhead::NextStretch() {
-  if (problem_ == nullptr) return false;
-  if (row_ >= end_) {
-    if (values_ || begin_ >= end_) {
-      problem_ = nullptr;
-      return false;
+void LinesAhead::FindMore() {
+  span_ = spans_ = 0;
+  while (spans_ < kSpans) {
+    if (row_ >= end_) {
+      if (values_ || begin_ >= end_) {
+        problem_ = nullptr;
+        return;
+      }
+      values_ = true;
+      row_ = begin_;
     }
-    values_ = true;
-    row_ = begin_;
+    const KeyOperand operand = values_ ? Values(*problem_, *sequence_) : Keys(*problem_, *sequence_);
+    const Stretch at = StretchFrom(*problem_, *sequence_, operand, 0, row_, end_);
+    begins_[spans_] = at.data;
+    ends_[spans_++] = at.data + at.count * at.row_stride * BitsOf(operand.rows.dtype) / 8;
+    row_ += at.count;
   }
-  const KeyOperand operand = values_ ? Values(*problem_, *sequence_) : Keys(*problem_, *sequence_);
-  const Stretch at = StretchFrom(*problem_, *sequence_, operand, 0, row_, end_);
-  at_ = at.data;
-  stop_ = at_ + at.count * at.row_stride * BitsOf(operand.rows.dtype) / 8;
-  row_ += at.count;
-  return true;
 }
 
 }  // namespace npu::attention

@@ -133,26 +133,38 @@ class LinesAhead {
         row_(item.key_begin),
         end_(item.key_end) {}
 
-  void Prefetch(int64_t lines) {
+  // Inlined into loops, whose registers a call would spill: prefetches what FindSpans has found.
+  [[gnu::always_inline]] void Prefetch(int64_t lines) {
     constexpr int kForReading = 0, kSecondLevel = 2;
-    for (; lines > 0; --lines) {
-      if (at_ >= stop_ && !NextStretch()) return;
-      __builtin_prefetch(at_, kForReading, kSecondLevel);
-      at_ += 64;
+    for (;;) {
+      const char* at = at_;  // not in memory while the loop runs
+      for (; lines > 0 && at < stop_; --lines, at += 64) __builtin_prefetch(at, kForReading, kSecondLevel);
+      at_ = at;
+      if (lines == 0 || span_ == spans_) return;
+      at_ = begins_[span_];
+      stop_ = ends_[span_++];
     }
   }
+  // To be called between loops: continues when all that has been found is prefetched.
+  void FindSpans() {
+    if (span_ == spans_ && problem_ != nullptr) FindMore();
+  }
   void PrefetchRest() {
-    while (problem_ != nullptr) Prefetch(64);
+    for (FindSpans(); span_ < spans_ || at_ < stop_; FindSpans()) Prefetch(64);
   }
 
  private:
-  bool NextStretch();
+  static constexpr int kSpans = 32;
 
-  const Problem* problem_ = nullptr;  // null: all lines have been prefetched
+  void FindMore();
+
+  const Problem* problem_ = nullptr;  // null: all lines have been found
   const Sequence* sequence_ = nullptr;
   int64_t begin_ = 0, row_ = 0, end_ = 0;
   bool values_ = false;
   const char *at_ = nullptr, *stop_ = nullptr;
+  int span_ = 0, spans_ = 0;  // the next one, and how many have been found
+  const char *begins_[kSpans], *ends_[kSpans];
 };
 
 template <class U>

@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ep/kernels/attention/core/narrow_pairs.h"
 #include "ep/kernels/attention/core/query_rows.h"
 
 namespace npu::attention {
@@ -14,7 +15,8 @@ struct NarrowFloat {
   using Storage = T;
   using Query = float;
   using Register = Vec;
-  static constexpr int kStep = kLanes;  // elements of one register
+  static constexpr int kStep = kLanes;   // elements of one register
+  static constexpr bool kPairs = false;  // by narrow_pairs.h
   template <class U>
   NPU_SIMD_INLINE static Vec LoadStep(const U* p) {
     return LoadFloats(p);
@@ -34,6 +36,8 @@ struct NarrowBuffers {
     keys = carver.Take<typename Math::Storage>(kKeyBlock * key_stride);
     values = carver.Take<typename Math::Storage>(kKeyBlock * value_stride);
     scores = carver.Take<float>(kNarrowRows * kScoreStride);
+    if constexpr (Math::kPairs) spread = carver.Take<float>(kNarrowRows * 2 * key_stride);
+    if constexpr (Math::kPairs) weights = carver.Take<BFloat16>(kNarrowRows * kScoreStride);
     bias = carver.Take<float>(kKeyBlock);
     sums = carver.Take<float>(kNarrowRows * value_stride);
   }
@@ -41,39 +45,55 @@ struct NarrowBuffers {
   int64_t key_stride, value_stride;  // of the padded copies; queries and sums have the same
   typename Math::Query* queries;
   typename Math::Storage *keys, *values;
+  float* spread = nullptr;      // queries for ScoreEightKeys
+  BFloat16* weights = nullptr;  // the scores' weights, rounded
   float *scores, *bias, *sums;
 };
 
-// Rows that are read next, prefetched one by one during the multiplications so that memory is never idle. Into the L2
-// cache: lines on their way to L1 would occupy the L1 fill buffers that loads need.
+// Rows that are read next, prefetched during the multiplications so that memory is never idle: at the pace at which
+// rows are read, since the processor drops prefetches that its queues have no room for. Into the L2 cache: lines on
+// their way to L1 would occupy the L1 fill buffers that loads need.
 class RowsAhead {
  public:
   RowsAhead() = default;
   // Null rows: prefetches nothing.
   template <class T>
-  RowsAhead(const T* rows, int64_t row_stride, int64_t columns)
-      : data_(reinterpret_cast<const char*>(rows)),
+  RowsAhead(const T* rows, int64_t row_stride, int64_t columns, int64_t count)
+      : row_(reinterpret_cast<const char*>(rows)),
         stride_(row_stride * static_cast<int64_t>(sizeof(T))),
-        bytes_(rows == nullptr ? 0 : columns * static_cast<int64_t>(sizeof(T))) {}
-  // Instead, as many lines as a row of `columns` elements has.
+        lines_((columns * static_cast<int64_t>(sizeof(T)) + 63) / 64),
+        left_(rows == nullptr ? 0 : count) {}
+  // Instead of those of rows, as many lines of `from`.
   template <class T>
-  static RowsAhead Of(LinesAhead* lines, int64_t columns) {
-    RowsAhead rows;
-    rows.lines_ = lines;
-    rows.bytes_ = columns * static_cast<int64_t>(sizeof(T));
-    return rows;
+  static RowsAhead Of(LinesAhead* from, int64_t columns, int64_t count) {
+    RowsAhead ahead(static_cast<const T*>(nullptr), 0, columns, 0);
+    ahead.from_ = from;
+    ahead.left_ = count;
+    return ahead;
   }
-  NPU_SIMD_INLINE void PrefetchRow() {
-    if (lines_ != nullptr) return lines_->Prefetch(bytes_ / 64);
-    constexpr int kForReading = 0, kSecondLevel = 2;
-    for (int64_t b = 0; b < bytes_; b += 64) __builtin_prefetch(data_ + b, kForReading, kSecondLevel);
-    data_ += stride_;
+  // Each row is due with so much work.
+  void SetPace(int64_t work) { pace_ = work; }
+  NPU_SIMD_INLINE void Work(int64_t work) {
+    due_ += work;
+    for (; due_ > 0 && left_ > 0; due_ -= pace_) PrefetchRow();
+  }
+  void PrefetchAll() {
+    while (left_ > 0) PrefetchRow();
   }
 
  private:
-  const char* data_ = nullptr;
-  int64_t stride_ = 0, bytes_ = 0;
-  LinesAhead* lines_ = nullptr;
+  NPU_SIMD_INLINE void PrefetchRow() {
+    constexpr int kForReading = 0, kSecondLevel = 2;
+    --left_;
+    if (from_ != nullptr) return from_->Prefetch(lines_);
+    for (int64_t line = 0; line < lines_; ++line) __builtin_prefetch(row_ + 64 * line, kForReading, kSecondLevel);
+    row_ += stride_;
+  }
+
+  const char* row_ = nullptr;
+  int64_t stride_ = 0, lines_ = 0, left_ = 0;
+  int64_t pace_ = 1, due_ = 0;
+  LinesAhead* from_ = nullptr;
 };
 
 template <class Math>
@@ -92,6 +112,11 @@ class NarrowItem {
     for (int64_t begin = item_.key_begin; begin < item_.key_end; begin += kKeyBlock) {
       Step(begin, std::min(kKeyBlock, item_.key_end - begin));
     }
+    if constexpr (Math::kPairs) {
+      for (int64_t r = 0; r < item_.rows; ++r) {
+        for (int64_t d = 0; d < paired_columns_; d += 2 * kLanes) OrderColumns(b_.sums + r * b_.value_stride + d);
+      }
+    }
     for (int64_t r = 0; r < item_.rows; ++r) {
       EmitRow(p_, item_, r, {max_[r], sum_[r], b_.sums + r * b_.value_stride}, partials);
     }
@@ -104,10 +129,8 @@ class NarrowItem {
     const int64_t n = std::min(kKeyBlock, item_.key_end - item_.key_begin);
     if (n <= 0 || p_.mask != nullptr) return;
     if (!keys_in_place_) return;
-    ForEachStretch(p_, s_, Keys(p_, s_), item_.key_head, item_.key_begin, item_.key_begin + n, [&](const Stretch& at) {
-      RowsAhead ahead = Ahead(at, b_.key_stride);
-      for (int64_t j = 0; j < at.count; ++j) ahead.PrefetchRow();
-    });
+    ForEachStretch(p_, s_, Keys(p_, s_), item_.key_head, item_.key_begin, item_.key_begin + n,
+                   [&](const Stretch& at) { Ahead(at, b_.key_stride).PrefetchAll(); });
   }
 
   void Begin() {
@@ -115,6 +138,9 @@ class NarrowItem {
     std::fill_n(b_.sums, item_.rows * b_.value_stride, 0.0f);
     for (int64_t r = 0; r < item_.rows; ++r) {
       CopyQuery(p_, item_, r, b_.queries + r * b_.key_stride);
+      if constexpr (Math::kPairs) {
+        SpreadPairs(b_.queries + r * b_.key_stride, b_.key_stride, b_.spread + 2 * r * b_.key_stride);
+      }
       max_[r] = kNegativeInfinity;
       sum_[r] = 0.0f;
       keys_[r] = KeysOfRow(s_, PlaceOf(p_, item_, r).query);
@@ -122,6 +148,7 @@ class NarrowItem {
   }
 
   void Step(int64_t begin, int64_t n) {
+    if (ahead_ != nullptr) ahead_->FindSpans();
     if (p_.mask != nullptr && p_.mask_head_stride == 0 && s_.column_gap == 0) {
       const int64_t first = PlaceOf(p_, item_, 0).query;
       const int64_t last = PlaceOf(p_, item_, item_.rows - 1).query;
@@ -156,19 +183,26 @@ class NarrowItem {
 
   // `first` is the place of the first key in the block.
   NPU_SIMD_INLINE void ScoreKeys(const T* keys, int64_t stride, int64_t first, int64_t count, RowsAhead ahead) {
-    ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
-      Scores<rows>(r, keys, stride, first, count, ahead);
-      ahead = {};
-    });
+    if constexpr (Math::kPairs) {
+      ahead.SetPace(b_.key_stride);
+      ForAllRows([&](auto rows) NPU_SIMD_INLINE_LAMBDA { PairScores<rows>(keys, stride, first, count, ahead); });
+    } else {
+      ahead.SetPace(b_.key_stride * RowGroups());
+      ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA { Scores<rows>(r, keys, stride, first, count, ahead); });
+    }
   }
 
   NPU_SIMD_INLINE void AddValues(const T* values, int64_t stride, int64_t first, int64_t count, RowsAhead ahead) {
+    ahead.SetPace(b_.value_stride * RowGroups());
     ForRows([&](auto rows, int64_t r) NPU_SIMD_INLINE_LAMBDA {
       int64_t d = 0;
-      for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes) {
-        ValueTile<rows, 4>(r, values + d, stride, first, count, d, ahead);
-        ahead = {};
+      if constexpr (Math::kPairs) {
+        for (; d + 4 * kLanes <= paired_columns_; d += 4 * kLanes)
+          PairTile<rows, 2>(r, values + d, stride, first, count, d, ahead);
+        for (; d < paired_columns_; d += 2 * kLanes) PairTile<rows, 1>(r, values + d, stride, first, count, d, ahead);
       }
+      for (; d + 4 * kLanes <= b_.value_stride; d += 4 * kLanes)
+        ValueTile<rows, 4>(r, values + d, stride, first, count, d, ahead);
       for (; d < b_.value_stride; d += kLanes) ValueTile<rows, 1>(r, values + d, stride, first, count, d, ahead);
     });
   }
@@ -179,19 +213,21 @@ class NarrowItem {
     return columns == padded && operand.rows.dtype == DTypeOf<T>::value && operand.rows.chunk == 0 && !scattered;
   }
 
-  RowsAhead Ahead(const Stretch& at, int64_t columns) const { return {at.row<T>(0), at.row_stride, columns}; }
+  RowsAhead Ahead(const Stretch& at, int64_t columns) const { return {at.row<T>(0), at.row_stride, columns, at.count}; }
   RowsAhead ValuesAhead(int64_t begin, int64_t count) const {
-    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.value_stride);
+    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.value_stride, count);
     if (!values_in_place_) return {};
     return Ahead(StretchFrom(p_, s_, Values(p_, s_), item_.key_head, begin, begin + count), b_.value_stride);
   }
   // The rows after those of the item may have no page, nor may keys under a mask.
   RowsAhead KeysAhead(int64_t begin, int64_t count) const {
-    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.key_stride);
+    if (ahead_ != nullptr) return RowsAhead::Of<T>(ahead_, b_.key_stride, count);
     if (!keys_in_place_ || begin >= item_.key_end || (p_.mask != nullptr && p_.pages.table != nullptr)) return {};
     const int64_t end = std::min(begin + count, item_.key_end);
     return Ahead(StretchFrom(p_, s_, Keys(p_, s_), item_.key_head, begin, end), b_.key_stride);
   }
+
+  int64_t RowGroups() const { return (item_.rows + 3) / 4; }  // of ForRows
 
   // Calls f for groups of up to four rows.
   template <class F>
@@ -204,9 +240,34 @@ class NarrowItem {
     if (rest == 1) f(std::integral_constant<int, 1>{}, r);
   }
 
+  // Calls f for all rows at once.
+  template <class F>
+  NPU_SIMD_INLINE void ForAllRows(F&& f) const {
+    [&]<int... kRow>(std::integer_sequence<int, kRow...>) NPU_SIMD_INLINE_LAMBDA {
+      ((item_.rows == kRow + 1 && (f(std::integral_constant<int, kRow + 1>{}), true)) || ...);
+    }(std::make_integer_sequence<int, kNarrowRows>{});
+  }
+
+  // The last key is computed again in place of keys that are not there.
+  template <int kRows>
+  NPU_SIMD_INLINE void PairScores(const T* keys, int64_t key_stride, int64_t first, int64_t n, RowsAhead& ahead) {
+    constexpr int64_t kKeys = 8;
+    const auto score = [&](int64_t j, const auto& key) NPU_SIMD_INLINE_LAMBDA {
+      ScoreEightKeys<kRows>(b_.spread, 2 * b_.key_stride, b_.key_stride, key, score_scale_, b_.scores + first + j,
+                            kScoreStride, [&] NPU_SIMD_INLINE_LAMBDA { ahead.Work(kKeys * Math::kStep); });
+    };
+    int64_t j = 0;
+    for (; j + kKeys <= n; j += kKeys, keys += kKeys * key_stride) {
+      score(j, [&](int i) NPU_SIMD_INLINE_LAMBDA { return keys + i * key_stride; });
+    }
+    if (j < n)
+      score(j, [&](int i) NPU_SIMD_INLINE_LAMBDA { return keys + std::min<int64_t>(i, n - j - 1) * key_stride; });
+  }
+
   // Up to kLanes dot products at a time, kRows rows by kLanes / kRows keys, whose sums end up in one vector.
   template <int kRows>
-  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t first, int64_t n, RowsAhead ahead) {
+  NPU_SIMD_INLINE void Scores(int64_t r, const T* keys, int64_t key_stride, int64_t first, int64_t n,
+                              RowsAhead& ahead) {
     constexpr int kKeys = kLanes / kRows;
     const typename Math::Query* queries = b_.queries + r * b_.key_stride;
     const float scale = score_scale_;
@@ -214,8 +275,7 @@ class NarrowItem {
       const T* key[kKeys];
 #pragma GCC unroll 16
       for (int k = 0; k < kKeys; ++k) key[k] = keys + std::min(j + k, n - 1) * key_stride;
-#pragma GCC unroll 16
-      for (int k = 0; k < kKeys; ++k) ahead.PrefetchRow();
+      ahead.Work(kKeys * b_.key_stride);
       Vec sum[kLanes] = {};
       for (int64_t d = 0; d < b_.key_stride; d += Math::kStep) {
         typename Math::Register q[kRows];
@@ -268,15 +328,24 @@ class NarrowItem {
       FillDropout(p_, item_, r, begin, n, b_.bias);
       for (int64_t j = 0; j < n; ++j) scores[j] *= b_.bias[j];
     }
+    if constexpr (Math::kPairs) RoundWeights(scores, n, b_.weights + r * kScoreStride);
     if (scale != 1.0f) {
       float* sums = b_.sums + r * b_.value_stride;
       for (int64_t d = 0; d < b_.value_stride; ++d) sums[d] *= scale;
     }
   }
 
+  template <int kRows, int kPairs>
+  NPU_SIMD_INLINE void PairTile(int64_t r, const T* values, int64_t stride, int64_t first, int64_t n, int64_t column,
+                                RowsAhead& ahead) {
+    AddPairsOfValues<kRows, kPairs>(b_.weights + r * kScoreStride + first, kScoreStride, values, stride, n,
+                                    b_.sums + r * b_.value_stride + column, b_.value_stride,
+                                    [&] NPU_SIMD_INLINE_LAMBDA { ahead.Work(2 * kPairs * Math::kStep); });
+  }
+
   template <int kRows, int kVectors>
   NPU_SIMD_INLINE void ValueTile(int64_t r, const T* values, int64_t stride, int64_t first, int64_t n, int64_t column,
-                                 RowsAhead ahead) {
+                                 RowsAhead& ahead) {
     const float* weights = b_.scores + r * kScoreStride + first;
     float* sums = b_.sums + r * b_.value_stride + column;
     Vec sum[kRows][kVectors];
@@ -286,7 +355,7 @@ class NarrowItem {
       for (int v = 0; v < kVectors; ++v) sum[i][v] = Load(sums + i * b_.value_stride + v * kLanes);
     }
     for (int64_t j = 0; j < n; ++j) {
-      ahead.PrefetchRow();
+      ahead.Work(kVectors * kLanes);
       Vec x[kVectors];
 #pragma GCC unroll 4
       for (int v = 0; v < kVectors; ++v) x[v] = LoadFloats(values + j * stride + v * kLanes);
@@ -313,6 +382,7 @@ class NarrowItem {
   const ScoreCap cap_{p_};
   const bool keys_in_place_ = InPlace(Keys(p_, s_), p_.rope_size == 0 ? p_.head_size : 0, b_.key_stride);
   const bool values_in_place_ = InPlace(Values(p_, s_), p_.value_size, b_.value_stride);
+  const int64_t paired_columns_ = Math::kPairs ? b_.value_stride / (2 * kLanes) * (2 * kLanes) : 0;
   float max_[kNarrowRows], sum_[kNarrowRows];
   KeyRange keys_[kNarrowRows];
 };
