@@ -198,7 +198,9 @@ def _numbered_tokens(count: int) -> Any:
     vocabulary = {"a": 0, "b": 1, "ab": 2} | {f"<{index}>": index for index in range(3, count)}
     tokenizer = Tokenizer(BPE(vocabulary, [("a", "b")]))
     tokenizer.decoder = decoders.ByteLevel()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+    # Otherwise that of the model's type is added, behind the vocabulary, which onnxruntime-genai refuses.
+    ends = {"eos_token": "a", "pad_token": "a"}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
 
 
 def checkpoint(model: Model, out: Path) -> Path:
