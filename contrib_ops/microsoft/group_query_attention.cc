@@ -1,17 +1,17 @@
 // GroupQueryAttention: normalises and rotates new queries and keys, appends keys and values to the cache and attends to
-// it, by the attention core. The cache is [B, Nkv, rows, D]; a row of the batch has seqlens_k + 1 keys, the new ones
-// included.
+// it, by the attention core. An entry of the batch has seqlens_k + 1 tokens, the new ones included. The cache has a row
+// for each of them or, with sliding_window_cache, for the last ones (ResidentRows).
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "contrib_ops/microsoft/group_cache.h"
 #include "contrib_ops/microsoft/grouped_heads.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
-#include "ep/kernels/movement/copy.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
 namespace npu {
@@ -41,20 +41,17 @@ enum In {
   kKeyNorm
 };
 
-struct Cache {
-  TensorView past, present;  // past may be absent
-};
-
 // What is done before the attention.
 struct Preparation {
-  int64_t batch, steps, size, element, cache_rows;
+  int64_t batch, steps, size, element;
   NewRows query, key, value;
   HeadNorm query_norm, key_norm;
-  Cache keys, values;
-  std::vector<int64_t> past;  // rows of each entry
-  TensorView cosines, sines, rotated_query;
+  GroupCache keys, values;
+  std::vector<int64_t> tokens;  // that each entry had before
+  std::vector<int64_t> kept;    // the rows of the past cache that hold the last of them
+  TensorView cosines, sines, rotated_query, rotated_key;
   bool interleaved;
-  const int64_t* given_positions;  // null: they count from `past` on
+  const int64_t* given_positions;  // null: they count from `tokens` on
   int64_t* positions;
   TensorView sink;
   float* float_sink;
@@ -64,55 +61,39 @@ struct Preparation {
     for (int64_t b = 0; positions != nullptr && b < batch; ++b) {
       for (int64_t i = 0; i < steps; ++i)
         positions[b * steps + i] =
-            given_positions == nullptr ? past[static_cast<size_t>(b)] + i : given_positions[b * steps + i];
+            given_positions == nullptr ? tokens[static_cast<size_t>(b)] + i : given_positions[b * steps + i];
     }
     for (int64_t h = 0; float_sink != nullptr && h < query.heads; ++h)
       float_sink[h] = sink ? ToFloat(sink.as<const T>()[h]) : 0.0f;
     query_norm.Run<T>();
     key_norm.Run<T>();
-    MovePast(keys);
-    MovePast(values);
+    for (const GroupCache* cache : {&keys, &values}) {
+      cache->form.SetFactors();
+      cache->MovePast(kept);
+    }
     if (cosines) {
       Rotate<T>(query, rotated_query.as<char>(), Heads::Joined(batch, query.heads, steps, size), false);
-      Rotate<T>(key, keys.present.as<char>(), Heads::Separate(batch, key.heads, cache_rows, size), true);
+      if (rotated_key) {
+        Rotate<T>(key, rotated_key.as<char>(), Heads::Joined(batch, key.heads, steps, size), false);
+        keys.Append<T>({rotated_key.as<const char>(), key.heads, key.heads * size}, steps, kept);
+      } else {
+        Rotate<T>(key, keys.rows.as<char>(), Heads::Separate(batch, key.heads, keys.capacity(), size), true);
+      }
     } else {
-      Append(key, keys.present.as<char>());
+      keys.Append<T>(key, steps, kept);
     }
-    Append(value, values.present.as<char>());
+    values.Append<T>(value, steps, kept);
   }
 
  private:
-  // Rows of a new cache that nothing is written to are 0, as in onnxruntime.
-  void MovePast(const Cache& cache) const {
-    if (cache.past && cache.past.data == cache.present.data) return;
-    const int64_t row = size * element, heads = cache.present.shape[1];
-    const int64_t old_rows = cache.past ? cache.past.shape[2] : 0;
-    ParallelFor(batch * heads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        char* to = cache.present.as<char>() + i * cache_rows * row;
-        const int64_t kept = std::min(past[static_cast<size_t>(i / heads)], old_rows);
-        if (kept > 0) std::copy_n(cache.past.as<const char>() + i * old_rows * row, kept * row, to);
-        std::fill(to + kept * row, to + cache_rows * row, 0);
-      }
-    });
-  }
-  void Append(const NewRows& rows, char* cache) const {
-    ParallelFor(batch * rows.heads, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t b = i / rows.heads, first = i * cache_rows + past[static_cast<size_t>(b)];
-        const char* from = rows.data + (b * steps * rows.pitch + i % rows.heads * size) * element;
-        CopyRows(cache + first * size * element, size * element, from, rows.pitch * element, size * element, steps);
-      }
-    });
-  }
-  // Each entry of a cache has its own first row.
+  // `append`: behind the rows of each entry of a cache, which has its own number of them.
   template <class T>
   void Rotate(const NewRows& rows, char* to, Heads out, bool append) const {
     for (int64_t b = 0; b < batch; ++b) {
       RotaryTask task{kOp, {}, cosines, sines, {}, {}, {}, 2 * cosines.shape[1], interleaved, nullptr, 0};
       task.x.data = const_cast<char*>(rows.data) + b * steps * rows.pitch * element;
       task.in = {1, rows.heads, steps, size, 0, size, rows.pitch};
-      const int64_t skipped = append ? past[static_cast<size_t>(b)] * out.row_stride : 0;
+      const int64_t skipped = append ? kept[static_cast<size_t>(b)] * out.row_stride : 0;
       task.y.data = to + (b * out.batch_stride + skipped) * element;
       task.out = out;
       task.out.rows = steps;
@@ -128,8 +109,12 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   explicit GroupQueryKernel(const KernelInfo& info)
       : GroupedHeadsKernel(kOp, info),
         causal_(info.attributes.Bool("causal")),
-        smooth_(info.attributes.Int("smooth_softmax") == 1) {
+        smooth_(info.attributes.Int("smooth_softmax") == 1),
+        sliding_(info.attributes.Bool("sliding_window_cache")),
+        key_quantisation_(info.attributes.String("k_quant_type")),
+        value_quantisation_(info.attributes.String("v_quant_type")) {
     GQA_CHECK(causal_ || window_ < 0, "expected no local_window_size where causal is 0, got ", window_);
+    GQA_CHECK(!sliding_ || window_ > 0, "expected a local_window_size for sliding_window_cache, got ", window_);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -139,20 +124,14 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     const int64_t total = ReadTotal(ctx.Input(kTotal));
     const std::vector<int64_t> lengths = ReadLengths(ctx.Input(kLengths), before.batch);
     const TensorView past_key = ctx.Input(kPastKey), past_value = ctx.Input(kPastValue);
-    const int64_t past_rows = CheckPast(before, past_key, past_value, query.dtype);
-    before.cache_rows = std::max(past_rows, total);
-    const Shape cache{before.batch, key_heads_, before.cache_rows, before.size};
-    before.keys = {past_key, CacheOutput(ctx, 1, query.dtype, cache)};
-    before.values = {past_value, CacheOutput(ctx, 2, query.dtype, cache)};
-    const bool first_prompt = before.steps == total;
-    for (const int64_t length : lengths) {
-      const int64_t past = first_prompt ? 0 : length - before.steps;
-      GQA_CHECK(past >= 0 && length >= 1 && past + before.steps <= before.cache_rows &&
-                    past <= std::max<int64_t>(past_rows, 0),
-                "expected seqlens_k for ", before.steps, " new rows in a cache of ", before.cache_rows, ", got ",
-                length - 1);
-      before.past.push_back(past);
-    }
+    before.keys.past = past_key;
+    before.values.past = past_value;
+    before.keys.form = FormOf(ctx, key_quantisation_, "k_scale", kKeyScale, past_key, query.dtype, before.size);
+    before.values.form = FormOf(ctx, value_quantisation_, "v_scale", kValueScale, past_value, query.dtype, before.size);
+    const int64_t past_rows = CheckPast(before);
+    const Layout layout = LayOut(lengths, past_rows, total, before);
+    SetCache(ctx, 1, before.batch, layout, before.keys);
+    SetCache(ctx, 2, before.batch, layout, before.values);
     SetRotary(ctx, query, before);
 
     attention::Problem p = ProblemOf(query.dtype, before.size);
@@ -161,17 +140,21 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     } else {
       p.query = {const_cast<char*>(before.query.data), before.size, before.query.pitch};
     }
-    static_cast<attention::Rows&>(p.key) = {before.keys.present.data, before.cache_rows * before.size, before.size};
-    static_cast<attention::Rows&>(p.value) = {before.values.present.data, before.cache_rows * before.size, before.size};
+    p.key = before.keys.Operand();
+    p.value = before.values.Operand();
     SetSink(ctx, before, p);
     const TensorView y = ctx.Output(0, query.dtype, {before.batch, before.steps, heads_ * before.size});
     p.output = {y.data, before.size, heads_ * before.size};
-    AddSequences(before, lengths, BiasStrides(ctx.Input(kBias), before, total, p), p);
+    AddSequences(before, lengths, BiasStrides(ctx.Input(kBias), before, total, lengths, p), p);
     DispatchFloats(kOp, query.dtype, [&](auto type) {
       using T = decltype(type);
       if (before.batch == 0 || before.steps == 0) return;
-      attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)),
-                            [before = std::move(before)] { before.Run<T>(); });
+      const auto after = [keys = before.keys, values = before.values, layout] {
+        keys.MoveToPresent(layout.first, layout.resident);
+        values.MoveToPresent(layout.first, layout.resident);
+      };
+      attention::LaunchWork(
+          ctx, kOp, attention::Attention(std::move(p)), [before = std::move(before)] { before.Run<T>(); }, after);
     });
   }
 
@@ -216,20 +199,68 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     for (int64_t b = 0; b < batch; ++b) lengths.push_back(int64_t{given.as<const int32_t>()[b]} + 1);
     return lengths;
   }
-  int64_t CheckPast(const Preparation& p, const TensorView& key, const TensorView& value, DType dtype) const {
+  // A cache that is absent has the queries' type; WhyNot refuses a quantised one.
+  CacheForm FormOf(OpContext& ctx, const std::string& quantisation, const char* name, size_t scale,
+                   const TensorView& past, DType dtype, int64_t size) const {
+    return CacheForm::Of(kOp, ctx, quantisation, name, ctx.Input(scale), past ? past.dtype : dtype, key_heads_, size);
+  }
+  int64_t CheckPast(const Preparation& p) const {
+    const TensorView &key = p.keys.past, &value = p.values.past;
     GQA_CHECK(key.present == value.present, "expected both past_key and past_value, or none");
     if (!key) return 0;
     const Shape& s = key.shape;
-    GQA_CHECK(s.rank() == 4 && s[0] == p.batch && s[1] == key_heads_ && s[3] == p.size && value.shape == s &&
-                  key.dtype == dtype && value.dtype == dtype,
-              "expected past_key and past_value [", p.batch, ", ", key_heads_, ", rows, ", p.size, "] of ",
-              NameOf(dtype), ", got ", s, " and ", value.shape);
+    const int64_t columns = p.keys.form.stored_columns();
+    GQA_CHECK(s.rank() == 4 && s[0] == p.batch && s[1] == key_heads_ && s[3] == columns && value.shape == s &&
+                  value.dtype == key.dtype,
+              "expected past_key and past_value [", p.batch, ", ", key_heads_, ", rows, ", columns,
+              "] of one type, got ", s, " and ", value.shape);
     return s[2];
   }
-  static TensorView CacheOutput(OpContext& ctx, size_t i, DType dtype, const Shape& shape) {
-    TensorView present = ctx.Output(i, dtype, shape);
-    if (!present) present = {ctx.Workspace(BytesFor(dtype, shape.Elements())), dtype, true, shape};
-    return present;
+
+  // Where the rows of each entry are before and after.
+  struct Layout {
+    int64_t size = 0;                      // rows of the present cache
+    int64_t capacity = 0;                  // rows of what is read: as many, or more, of which a window drops some
+    std::vector<int64_t> first, resident;  // the rows that are left, counted in what is read
+  };
+  Layout LayOut(const std::vector<int64_t>& lengths, int64_t past_rows, int64_t total, Preparation& p) const {
+    Layout layout;
+    layout.size = sliding_ ? past_rows : std::max(past_rows, total);
+    GQA_CHECK(!sliding_ || layout.size >= window_, "expected a past cache of at least local_window_size, ", window_,
+              ", rows for sliding_window_cache, got ", past_rows);
+    const bool first_prompt = p.steps == total;
+    int64_t most = 0;
+    bool drops = false;
+    for (const int64_t length : lengths) {
+      const int64_t tokens = first_prompt ? 0 : length - p.steps, added = length - tokens;
+      GQA_CHECK(tokens >= 0 && length >= 1 && added <= p.steps &&
+                    (sliding_ || (tokens + p.steps <= layout.size && tokens <= past_rows)),
+                "expected seqlens_k for ", p.steps, " new rows in a cache of ", layout.size, ", got ", length - 1);
+      const int64_t kept = ResidentRows(tokens, layout.size);
+      p.tokens.push_back(tokens);
+      p.kept.push_back(kept);
+      layout.resident.push_back(ResidentRows(length, layout.size));
+      layout.first.push_back(kept + added - layout.resident.back());
+      drops = drops || layout.first.back() > 0;
+      most = std::max(most, kept + p.steps);
+    }
+    layout.capacity = drops || most > layout.size ? most : layout.size;
+    return layout;
+  }
+  // How many of the last tokens a cache of `size` rows holds after `tokens`: all, or, with a window, those that are
+  // left where the oldest `size` - window + 1 are dropped whenever it is full.
+  int64_t ResidentRows(int64_t tokens, int64_t size) const {
+    if (!sliding_ || tokens <= size) return tokens;
+    const int64_t at_once = size - window_ + 1;
+    return tokens - (tokens - size + at_once - 1) / at_once * at_once;
+  }
+  void SetCache(OpContext& ctx, size_t i, int64_t batch, const Layout& layout, GroupCache& cache) const {
+    const DType dtype = cache.form.dtype;
+    Shape shape{batch, key_heads_, layout.size, cache.form.stored_columns()};
+    cache.rows = cache.present = ctx.Output(i, dtype, shape);
+    if (cache.present && layout.capacity == layout.size) return;
+    shape[2] = layout.capacity;
+    cache.rows = {ctx.Workspace(BytesFor(dtype, shape.Elements())), dtype, true, shape};
   }
   void SetRotary(OpContext& ctx, const TensorView& query, Preparation& p) const {
     if (!rotary_) return;
@@ -248,6 +279,9 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     p.positions = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, p.batch * p.steps)));
     const Shape rotated{p.batch, p.steps, heads_, p.size};
     p.rotated_query = {ctx.Workspace(BytesFor(query.dtype, rotated.Elements())), query.dtype, true, rotated};
+    if (!p.keys.form.scale) return;  // keys are rotated into the cache
+    const Shape keys{p.batch, p.steps, key_heads_, p.size};
+    p.rotated_key = {ctx.Workspace(BytesFor(query.dtype, keys.Elements())), query.dtype, true, keys};
   }
   void SetSink(OpContext& ctx, Preparation& before, attention::Problem& p) const {
     before.sink = ctx.Input(kSink);
@@ -258,8 +292,12 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     p.sink = before.float_sink;
   }
   // attention_bias [1 or B, 1 or N, S, columns]; returns the stride of the batch.
-  int64_t BiasStrides(const TensorView& bias, const Preparation& before, int64_t total, attention::Problem& p) const {
+  int64_t BiasStrides(const TensorView& bias, const Preparation& before, int64_t total,
+                      const std::vector<int64_t>& lengths, attention::Problem& p) const {
     if (!bias) return 0;
+    for (const int64_t length : lengths)
+      GQA_CHECK(length <= total, "expected seqlens_k below total_sequence_length, ", total,
+                ", as attention_bias has a column for each token, got ", length - 1);
     const Shape& s = bias.shape;
     GQA_CHECK(s.rank() == 4 && (s[0] == 1 || s[0] == before.batch) && (s[1] == 1 || s[1] == heads_) &&
                   s[2] == before.steps && s[3] == total && bias.dtype == p.query_dtype,
@@ -271,49 +309,77 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   }
   void AddSequences(const Preparation& before, const std::vector<int64_t>& lengths, int64_t bias_stride,
                     attention::Problem& p) const {
-    const int64_t cache = key_heads_ * before.cache_rows * before.size;
     for (int64_t b = 0; b < before.batch; ++b) {
-      const int64_t past = before.past[static_cast<size_t>(b)];
+      const auto index = static_cast<size_t>(b);
+      const int64_t kept = before.kept[index], dropped = before.tokens[index] - kept;
       attention::Sequence s;
       s.query_rows = s.query_len = before.steps;
-      s.key_len = lengths[static_cast<size_t>(b)];
-      s.right = causal_ ? past : attention::kUnbounded;
-      s.left = window_ > 0 ? past - window_ + 1 : -attention::kUnbounded;
+      s.key_len = lengths[index] - dropped;
+      s.right = causal_ ? kept : attention::kUnbounded;
+      s.left = window_ > 0 ? kept - window_ + 1 : -attention::kUnbounded;
       s.query = b * before.steps * (rotary_ ? heads_ * before.size : before.query.pitch);
-      s.key = s.value = b * cache;
+      s.key = b * key_heads_ * p.key.head_stride;
+      s.value = b * key_heads_ * p.value.head_stride;
       s.output = b * before.steps * heads_ * before.size;
-      s.bias = b * bias_stride;
+      s.bias = b * bias_stride + dropped;
       p.sequences.push_back(s);
     }
   }
 
-  bool causal_, smooth_;
+  bool causal_, smooth_, sliding_;
+  std::string key_quantisation_, value_quantisation_;
 };
 
-std::string WhyNot(const NodeView& node) {
-  const auto given = [&](size_t i) { return i < node.inputs.size() && node.inputs[i] != DType::kUndefined; };
-  if (given(kKeyScale) || given(kValueScale)) return "GroupQueryAttention with a quantised cache is not implemented";
-  if (node.output_used.size() > 3 && node.output_used[3])
-    return "GroupQueryAttention that returns output_qk is not implemented";
-  if (node.attributes.Int("sliding_window_cache") != 0)
-    return "GroupQueryAttention with a sliding cache is not implemented";
-  for (size_t i : {kKey, kValue, kPastKey, kPastValue})
-    if (given(i) && node.inputs[i] != node.inputs[kQuery])
-      return "GroupQueryAttention of several types is not implemented";
+// Of the types and attributes of a cache.
+std::string WhyNotCache(const NodeView& node) {
+  const auto type = [&](size_t i) { return i < node.inputs.size() ? node.inputs[i] : DType::kUndefined; };
+  const int64_t bits = node.attributes.Int("kv_cache_bit_width");
+  const auto quantised = [&](const char* attribute) { return node.attributes.String(attribute) != "NONE"; };
+  const DType cache = type(kPastKey);
+  if (!quantised("k_quant_type") && !quantised("v_quant_type")) {
+    return bits == 0 && type(kKeyScale) == DType::kUndefined && type(kValueScale) == DType::kUndefined &&
+                   (cache == DType::kUndefined || cache == type(kQuery)) && type(kPastValue) == cache
+               ? ""
+               : "GroupQueryAttention with a quantised cache, and no k_quant_type and v_quant_type, is not implemented";
+  }
+  for (const char* attribute : {"k_quant_type", "v_quant_type"}) {
+    const std::string& quantisation = node.attributes.String(attribute);
+    if (quantisation != "PER_TENSOR" && quantisation != "PER_CHANNEL")
+      return std::string("GroupQueryAttention with ") + attribute + "=" + quantisation + " is not implemented";
+  }
+  const bool fits = bits == 4   ? cache == DType::kUInt8
+                    : bits == 8 ? cache == DType::kInt8 || cache == DType::kFloat8E4M3FN
+                                : false;
+  if (!fits || type(kPastValue) != cache)
+    return "GroupQueryAttention with a quantised cache that is not of 8 bits, int8 or float8e4m3fn, or of 4, uint8, is "
+           "not implemented";
+  if (type(kKeyScale) == DType::kUndefined || type(kValueScale) == DType::kUndefined)
+    return "GroupQueryAttention with a quantised cache without k_scale and v_scale is not implemented";
   return "";
 }
+
+std::string WhyNot(const NodeView& node) {
+  if (node.output_used.size() > 3 && node.output_used[3])
+    return "GroupQueryAttention that returns output_qk is not implemented";
+  for (size_t i : {kKey, kValue})
+    if (i < node.inputs.size() && node.inputs[i] != DType::kUndefined && node.inputs[i] != node.inputs[kQuery])
+      return "GroupQueryAttention of several types is not implemented";
+  return WhyNotCache(node);
+}
+
+constexpr DTypeSet kCaches = kFloats | DTypeSet{DType::kInt8, DType::kUInt8, DType::kFloat8E4M3FN};
 
 NPU_ONNX_KERNEL(Microsoft({
     .type = kOp,
     .inputs = {Input("query", kFloats), OptionalInput("key", kFloats), OptionalInput("value", kFloats),
-               OptionalInput("past_key", kFloats), OptionalInput("past_value", kFloats), HostInput("seqlens_k", kInt32),
+               OptionalInput("past_key", kCaches), OptionalInput("past_value", kCaches), HostInput("seqlens_k", kInt32),
                HostInput("total_sequence_length", kInt32), OptionalInput("cos_cache", kFloats),
                OptionalInput("sin_cache", kFloats), OptionalInput("position_ids", {DType::kInt64}),
                OptionalInput("attention_bias", kFloats), OptionalInput("head_sink", kFloats),
                OptionalInput("k_scale", {DType::kFloat32}), OptionalInput("v_scale", {DType::kFloat32}),
                OptionalInput("q_norm_weight", kFloats), OptionalInput("k_norm_weight", kFloats)},
-    .outputs = {Output("output", kFloats), OptionalOutput("present_key", kFloats),
-                OptionalOutput("present_value", kFloats), OptionalOutput("output_qk", kFloats)},
+    .outputs = {Output("output", kFloats), OptionalOutput("present_key", kCaches),
+                OptionalOutput("present_value", kCaches), OptionalOutput("output_qk", kFloats)},
     .attributes = {RequiredInt("num_heads"), RequiredInt("kv_num_heads"), FloatAttribute("scale", 0.0),
                    FloatAttribute("softcap", 0.0), IntAttribute("local_window_size", -1), IntAttribute("do_rotary", 0),
                    IntAttribute("rotary_interleaved", 0), IntAttribute("smooth_softmax", -1), IntAttribute("causal", 1),

@@ -113,12 +113,12 @@ def run_in_place(
 
 
 def run_session(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Runs with arrays of any dtype, bfloat16 included."""
+    """Runs with arrays of any dtype, those of ml_dtypes included."""
     values = {}
     for name, array in feeds.items():
         element = helper.np_dtype_to_tensor_dtype(array.dtype)
-        if array.dtype == BFLOAT16:
-            bits = np.asarray(array, order="C").view(np.uint16)
+        if array.dtype.name in ml_dtypes.__dict__:
+            bits = np.asarray(array, order="C").view(f"u{array.itemsize}")
             values[name] = ort.OrtValue.ortvalue_from_numpy_with_onnx_type(bits, element)
         else:
             values[name] = ort.OrtValue.ortvalue_from_numpy(np.asarray(array, order="C"))
@@ -127,12 +127,14 @@ def run_session(session: ort.InferenceSession, feeds: dict[str, np.ndarray]) -> 
 
 
 def numpy_of(value: ort.OrtValue) -> np.ndarray:
-    """The array of a host OrtValue; bfloat16, which onnxruntime's numpy() lacks, as ml_dtypes'."""
-    if value.data_type() != "tensor(bfloat16)":
+    """The array of a host OrtValue; of a type of ml_dtypes if onnxruntime's numpy() lacks it."""
+    kinds = {"bfloat16": BFLOAT16, "float8e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn)}
+    kind = kinds.get(value.data_type().removeprefix("tensor(").removesuffix(")"))
+    if kind is None:
         return value.numpy()
     size = value.tensor_size_in_bytes()
     data = ctypes.string_at(value.data_ptr(), size) if size else b""
-    return np.frombuffer(data, BFLOAT16).reshape(value.shape()).copy()
+    return np.frombuffer(data, kind).reshape(value.shape()).copy()
 
 
 def npu_nodes(session: ort.InferenceSession) -> list[str]:

@@ -26,8 +26,9 @@ struct Rows {
   int64_t row_stride = 0;
 };
 
-// How the integers of a cache are dequantised: (x + offset) * scale, with one scale per tensor, head, column, row or
-// any combination of these. Computed in `dtype`, i.e. rounded after each step if that is a 16-bit float.
+// How the integers, or floats of 8 bits, of a cache are dequantised: (x + offset) * scale, with one scale per tensor,
+// head, column, row or any combination of these. Computed in `dtype`, i.e. rounded after each step if that is a 16-bit
+// float.
 struct AntiQuant {
   const void* scale = nullptr;   // null: the cache is not quantised
   const void* offset = nullptr;  // null: 0
@@ -38,7 +39,9 @@ struct AntiQuant {
 
 // The rows of keys or values: strided, starting at the Sequence's offset, or in pages.
 struct CacheRows : Rows {
-  DType dtype = DType::kUndefined;  // int32: eight 4-bit integers each, the first in the lowest bits
+  // Integers of 4 bits are in int32, eight each, or in uint8, two each and 8 more than they are; the first is in the
+  // lowest bits.
+  DType dtype = DType::kUndefined;
   int64_t page_stride = 0;
   // If nonzero, rows are split into pieces of `chunk` elements, chunk_stride apart.
   int64_t chunk = 0, chunk_stride = 0;

@@ -1,6 +1,7 @@
 #include "ep/kernels/attention/core/key_value_rows.h"
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/elementwise/narrow.h"
 
 namespace npu::attention {
 
@@ -87,10 +88,17 @@ void LoadInt4(const CacheRows& rows, const uint32_t* from, float* to, int64_t co
   }
 }
 
+void LoadUInt4(const uint8_t* from, float* to, int64_t columns) {
+  for (int64_t d = 0; d < columns; d += 2) {
+    to[d] = static_cast<float>((from[d / 2] & 15) - 8);
+    to[d + 1] = static_cast<float>((from[d / 2] >> 4) - 8);
+  }
+}
+
 }  // namespace
 
 void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, float* to, int64_t stride) {
-  if (rows.dtype != DType::kInt8 && rows.dtype != DType::kInt32) {
+  if (IsFloating(rows.dtype)) {
     DispatchFloats("attention", rows.dtype, [&](auto type) {
       for (int64_t i = 0; i < at.count; ++i) {
         LoadAsFloats(rows, at.row<decltype(type)>(i), to + i * stride, columns);
@@ -99,10 +107,15 @@ void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, floa
     return;
   }
   for (int64_t i = 0; i < at.count; ++i) {
+    float* row = to + i * stride;
     if (rows.dtype == DType::kInt8) {
-      LoadInt8(rows, at.row<int8_t>(i), to + i * stride, columns);
+      LoadInt8(rows, at.row<int8_t>(i), row, columns);
+    } else if (rows.dtype == DType::kInt32) {
+      LoadInt4(rows, at.row<uint32_t>(i), row, columns);
+    } else if (rows.dtype == DType::kUInt8) {
+      LoadUInt4(at.row<uint8_t>(i), row, columns);
     } else {
-      LoadInt4(rows, at.row<uint32_t>(i), to + i * stride, columns);
+      UpcastNarrow(rows.dtype, at.row<uint8_t>(i), 0, columns, row);
     }
   }
   if (rows.quant.scale == nullptr) return;
@@ -119,7 +132,8 @@ void PrefetchFirstRows(const Problem& p, const Item& item) {
   const auto ask = [&](const KeyOperand& operand, int64_t columns) {
     if (operand.rows.chunk != 0) return;
     const int64_t width = BitsOf(operand.rows.dtype);
-    const int64_t bytes = columns * (operand.rows.dtype == DType::kInt32 ? 4 : width) / 8;
+    const bool packed = operand.rows.dtype == DType::kInt32 || operand.rows.dtype == DType::kUInt8;
+    const int64_t bytes = columns * (packed ? 4 : width) / 8;
     ForEachStretch(p, s, operand, item.key_head, item.key_begin, end, [&](const Stretch& at) {
       for (int64_t i = 0; i < at.count; ++i) {
         const char* row = at.data + i * at.row_stride * width / 8;
