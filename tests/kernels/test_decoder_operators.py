@@ -47,6 +47,18 @@ def test_rotary_embedding(joined, partial, interleaved, dtype) -> None:
     np.testing.assert_array_equal(again.astype(np.float64), got.astype(np.float64))
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_tables_that_entries_of_the_batch_share(joined) -> None:
+    """As torch.onnx writes them for a decoder of one row of positions; the CPU provider refuses."""
+    rng = np.random.default_rng(4)
+    x = random(rng, "float32", *((3, 5, 16) if joined else (3, 2, 5, 8)))
+    tables = [random(rng, "float32", 1, 5, 4) for _ in "cs"]
+    options = {"opset": 23} | ({"num_heads": 2} if joined else {})
+    (got,) = run_npu("RotaryEmbedding", [x, *tables], **options)
+    (wanted,) = run_npu("RotaryEmbedding", [x, *(t.repeat(3, 0) for t in tables)], **options)
+    np.testing.assert_array_equal(got, wanted)
+
+
 def test_hostile_arguments_of_rotary_embedding_are_refused() -> None:
     x, table = np.ones((1, 2, 3, 4), np.float32), np.ones((5, 2), np.float32)
     node = Node("RotaryEmbedding", [x, table, table, np.zeros((1, 3), np.int64)], opset=23)

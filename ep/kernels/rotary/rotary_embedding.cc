@@ -33,8 +33,10 @@ class RotaryEmbeddingKernel final : public Kernel {
       NPU_CHECK(table.rank() == 2 && table[1] == rotated / 2, "[", kOp, "] expected tables [positions, ", rotated / 2,
                 "], got ", table);
     } else {
-      const Shape wanted{in.batch, in.rows, rotated / 2};
-      NPU_CHECK(table == wanted, "[", kOp, "] expected tables of shape ", wanted, " without position_ids, got ", table);
+      // One table may be for all entries of the batch: torch.onnx writes that, and ONNX's reference multiplies so.
+      const Shape wanted{in.batch, in.rows, rotated / 2}, shared{1, in.rows, rotated / 2};
+      NPU_CHECK(table == wanted || table == shared, "[", kOp, "] expected tables of shape ", wanted,
+                " without position_ids, got ", table);
     }
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (y.elements() == 0) return;
@@ -48,7 +50,7 @@ class RotaryEmbeddingKernel final : public Kernel {
                           rotated,
                           interleaved_,
                           positions.as<const int64_t>(),
-                          positions ? table[0] : 0};
+                          positions ? table[0] : table.Elements(0, 2)};
     DispatchFloats(kOp, x.dtype, [&](auto type) { ctx.Launch(kOp, [task] { task.Run<decltype(type)>(); }); });
   }
 

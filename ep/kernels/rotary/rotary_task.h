@@ -31,7 +31,7 @@ struct RotaryTask {
   Heads in, out;    // of one shape
   int64_t rotated;  // columns
   bool interleaved;
-  const int64_t* positions;  // [batch, rows], or null: tables have a row for each token
+  const int64_t* positions;  // [batch, rows], or null: tables have a row for each token, or for each of one entry
   int64_t table_rows;
 
   template <class T>
@@ -39,7 +39,7 @@ struct RotaryTask {
     ParallelFor(in.batch * in.rows, RowGrain(in.heads * in.size), [this](int64_t begin, int64_t end) {
       RowScratch cos(rotated / 2), sin(rotated / 2), values(in.size), results(rotated);
       for (int64_t token = begin; token < end; ++token) {
-        const int64_t row = positions == nullptr ? token : CheckedIndex(op, positions, token, table_rows);
+        const int64_t row = positions == nullptr ? token % table_rows : CheckedIndex(op, positions, token, table_rows);
         ToFloat(cosines.as<const T>() + row * (rotated / 2), cos.values(), rotated / 2);
         ToFloat(sines.as<const T>() + row * (rotated / 2), sin.values(), rotated / 2);
         const int64_t from = in.RowAt(token), to = out.RowAt(token);
