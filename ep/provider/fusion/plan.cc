@@ -145,8 +145,10 @@ FusedNode GroupOfOne(const GraphNode& node, size_t index) {
           .nodes = {index}};
 }
 
-std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
-  const FusionGraph graph(api, nodes);
+namespace {
+
+std::vector<Fusion> Plan(const FusionGraph& graph, bool late_inputs) {
+  const std::vector<GraphNode>& nodes = graph.nodes();
   std::vector<Fusion> found;
   for (const GraphNode& last : nodes) {
     if (last.outputs.empty() || last.outputs[0].info == nullptr) continue;
@@ -182,8 +184,14 @@ std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& no
   return chosen;
 }
 
+}  // namespace
+
+std::vector<Fusion> PlanFusions(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
+  return Plan(FusionGraph(api, nodes), late_inputs);
+}
+
 std::optional<Fusion> FindFusionOfAll(const Api& api, const std::vector<GraphNode>& nodes, bool late_inputs) {
-  for (Fusion& fusion : PlanFusions(api, nodes, late_inputs))
+  for (Fusion& fusion : Plan(FusionGraph(api, nodes, /*of_group=*/true), late_inputs))
     if (fusion.fused.nodes.size() == nodes.size()) return std::move(fusion);
   return std::nullopt;
 }
