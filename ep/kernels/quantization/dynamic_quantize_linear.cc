@@ -1,25 +1,20 @@
 // DynamicQuantizeLinear (ai.onnx 11): uint8 over the range of the values and 0.
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/quantization/dynamic_uint8.h"
-#include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/quantize.h"
 #include "ep/kernels/quantization/rounding.h"
 
 namespace npu {
-namespace {
 
-struct ScaleAndPoint {
-  float scale;
-  uint8_t point;
-};
-
-ScaleAndPoint ScaleOf(const Extremes& range) {
+ScaleAndPoint UInt8ScaleOf(const Extremes& range) {
   if (range.magnitude > 0x7f800000u) return {std::numeric_limits<float>::quiet_NaN(), 0};
   const float low = std::min(range.low, 0.0f), high = std::max(range.high, 0.0f);
   // Of zeros alone, or of nothing, any scale will do: 1 is onnxruntime's.
   const float scale = high == low ? 1.0f : (high - low) / 255.0f;
   return {scale, static_cast<uint8_t>(RoundSaturated(-low / scale, 0.0f, 255.0f))};
 }
+
+namespace {
 
 class DynamicQuantizeLinearKernel final : public Kernel {
  public:
@@ -64,7 +59,7 @@ void DynamicUInt8::Launch(OpContext& ctx, const char* op, const TensorView& x, u
     });
     Extremes range;
     for (int64_t i = 0; i < pieces; ++i) range.Add(partial[i]);
-    const ScaleAndPoint made = ScaleOf(range);
+    const ScaleAndPoint made = UInt8ScaleOf(range);
     if (scale) *scale = made.scale;
     if (point) *point = made.point;
     if (values == nullptr) return;

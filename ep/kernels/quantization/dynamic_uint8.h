@@ -1,9 +1,17 @@
 // A float tensor quantised to uint8 over the range of its values and 0, for a kernel that goes on with it.
 #pragma once
 
+#include "ep/kernels/quantization/extremes.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
+
+struct ScaleAndPoint {
+  float scale;
+  uint8_t point;
+};
+// Of values of this range.
+ScaleAndPoint UInt8ScaleOf(const Extremes& range);
 
 class DynamicUInt8 {
  public:

@@ -13,15 +13,15 @@
 namespace npu::recurrent {
 
 // What a cell is made of, for one direction. In a launch.
-template <class T>
+template <class T, class Product = recurrent::Product<T>>
 struct CellParts {
   using C = ComputeType<T>;
   const Layer& layer;
   const Settings& settings;
   const ActivationList& activations;
   int64_t direction;
-  Product<T> from_input;
-  std::vector<Product<T>> from_hidden;  // one for each of the parts of R
+  Product from_input;
+  std::vector<Product> from_hidden;  // one for each of the parts of R
 
   // Row `direction` of an optional tensor [directions, n] as floats or doubles; empty if it is absent.
   std::vector<C> RowOf(const TensorView& view) const {
@@ -116,6 +116,17 @@ class RecurrentKernel final : public Kernel {
   Weights of_input_, of_hidden_;
 };
 
+// The attributes that all layers share.
+inline std::vector<AttrDef> LayerAttributes() {
+  return {{.name = "activations", .kind = AttrDef::Kind::kStrings},
+          FloatsAttribute("activation_alpha"),
+          FloatsAttribute("activation_beta"),
+          FloatAttribute("clip"),
+          StringAttribute("direction", "forward"),
+          IntAttribute("hidden_size"),
+          IntAttribute("layout", 0)};
+}
+
 // The arguments that the three operators share; `more` attributes and inputs follow.
 template <template <class> class Cell>
 OpDef RecurrentDef(std::vector<ArgDef> more_inputs, std::vector<AttrDef> more_attributes) {
@@ -126,13 +137,7 @@ OpDef RecurrentDef(std::vector<ArgDef> more_inputs, std::vector<AttrDef> more_at
       .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), Input("R", kAllFloats), OptionalInput("B", kAllFloats),
                  OptionalInput("sequence_lens", {DType::kInt32}), OptionalInput("initial_h", kAllFloats)},
       .outputs = {OptionalOutput("Y", kAllFloats), OptionalOutput("Y_h", kAllFloats)},
-      .attributes = {{.name = "activations", .kind = AttrDef::Kind::kStrings},
-                     FloatsAttribute("activation_alpha"),
-                     FloatsAttribute("activation_beta"),
-                     FloatAttribute("clip"),
-                     StringAttribute("direction", "forward"),
-                     IntAttribute("hidden_size"),
-                     IntAttribute("layout", 0)},
+      .attributes = LayerAttributes(),
       .make = MakeKernel<RecurrentKernel<Cell>>,
   };
   for (ArgDef& input : more_inputs) def.inputs.push_back(std::move(input));
