@@ -61,7 +61,7 @@ class DeformableConv2dKernel final : public Kernel {
         ParallelFor(s.channels, 1, [&](int64_t begin, int64_t end) {
           for (int64_t c = begin; c < end; ++c) {
             const int64_t plane = n * s.channels + c, size = s.taps() * positions;
-            const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets {
+            const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets<float> {
               const float* dx = of_image + (s.SetOf(c) * s.taps() + tap) * positions;
               return {dx + planes * positions, dx, dx + 2 * planes * positions};
             };

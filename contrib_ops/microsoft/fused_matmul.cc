@@ -2,6 +2,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/matmul/plain_product.h"
 
 namespace npu {
 namespace {
@@ -29,7 +30,8 @@ class FusedMatMulKernel final : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;
-    if (input != 1 || shape.rank() < 2 || shape.Elements(0, shape.rank() - 2) != 1) return false;
+    if (input != 1 || shape.rank() < 2 || !gemm::Supports(constant.dtype) || shape.Elements(0, shape.rank() - 2) != 1)
+      return false;
     const Shape turned = Turned(shape, turn_b_);
     packed_.Pack(kOp, constant.dtype, Operand(constant, 0, turned[shape.rank() - 2], turned.back(), turn_b_), stream);
     weight_ = constant;
@@ -51,7 +53,11 @@ class FusedMatMulKernel final : public Kernel {
         const gemm::Matrix columns = Operand(b, s.BIndex(i), s.k, s.n, turn_b);
         const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
         const gemm::Epilogue epilogue{.alpha = alpha_};
-        if (packed_) {
+        if (y.dtype == DType::kFloat64) {
+          double* values = static_cast<double*>(c.data);
+          PlainProduct<double, double>(rows, columns, values);
+          for (int64_t e = 0; e < s.m * s.n; ++e) values[e] *= alpha_;
+        } else if (packed_) {
           gemm::Multiply(rows, packed_.matrix(columns), c, epilogue);
         } else {
           gemm::Multiply(y.dtype, rows, columns, c, epilogue);
@@ -69,8 +75,8 @@ class FusedMatMulKernel final : public Kernel {
 
 NPU_ONNX_KERNEL(Microsoft({
     .type = kOp,
-    .inputs = {Input("A", kFloats), Input("B", kFloats)},
-    .outputs = {Output("Y", kFloats)},
+    .inputs = {Input("A", kAllFloats), Input("B", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats)},
     .attributes = {FloatAttribute("alpha", 1.0), IntAttribute("transA", 0), IntAttribute("transB", 0),
                    IntAttribute("transBatchA", 0), IntAttribute("transBatchB", 0)},
     .make = MakeKernel<FusedMatMulKernel>,

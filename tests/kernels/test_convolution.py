@@ -358,7 +358,7 @@ def deform_conv(x, w, offset, bias, mask, how: dict) -> np.ndarray:
     return y
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("full", [False, True])
 def test_deform_conv(full, dtype) -> None:
     rng = np.random.default_rng(8)
@@ -384,8 +384,9 @@ def test_deform_conv(full, dtype) -> None:
     expected = deform_conv(*wide, how)
     assert got.dtype == x.dtype and got.shape == expected.shape
     # Up to 16 products below 16, and one rounding of their sum.
-    unit = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    near = 16 * 16 * (2.0**-24 * 16) + unit * np.abs(expected).max()
+    bits = {"float64": 53, "float32": 24, "float16": 11, "bfloat16": 8}[dtype]
+    unit = 2.0**-bits
+    near = 16 * 16 * (min(unit, 2.0**-24) * 16) + unit * np.abs(expected).max()
     np.testing.assert_allclose(got.astype(np.float64), expected, rtol=0, atol=near)
 
 

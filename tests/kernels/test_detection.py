@@ -64,10 +64,11 @@ def regions(rng: np.random.Generator, count: int) -> np.ndarray:
 @pytest.mark.parametrize("ratio", [0, 2])
 @pytest.mark.parametrize("mode", ["avg", "max"])
 @pytest.mark.parametrize("corners", ["half_pixel", "output_half_pixel", None])
-def test_roi_align(corners, mode, ratio) -> None:
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_roi_align(dtype, corners, mode, ratio) -> None:
     rng = np.random.default_rng(2)
-    x = random(rng, "float32", 3, 4, 12, 14)
-    inputs = [x, regions(rng, 9), rng.integers(0, 3, 9)]
+    x = random(rng, dtype, 3, 4, 12, 14)
+    inputs = [x, regions(rng, 9).astype(dtype), rng.integers(0, 3, 9)]
     how = {"mode": mode, "sampling_ratio": ratio, "spatial_scale": 0.5}
     how |= {"output_height": 3, "output_width": 2}
     if corners:
@@ -75,9 +76,10 @@ def test_roi_align(corners, mode, ratio) -> None:
     opset = 16 if corners else 10
     expected = run_cpu("RoiAlign", inputs, opset=opset, **how)[0]
     assert np.abs(expected).max() > 0.1
-    # Positions near pixels are rounded to float32 there.
+    # Positions near pixels are rounded to X's type there.
+    near = {"float32": 1e-4, "float64": 1e-12}[dtype]
     np.testing.assert_allclose(
-        run_npu("RoiAlign", inputs, opset=opset, **how)[0], expected, 0, 1e-4
+        run_npu("RoiAlign", inputs, opset=opset, **how)[0], expected, 0, near
     )
 
 

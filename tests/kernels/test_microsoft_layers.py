@@ -8,7 +8,7 @@ from onnx_nodes import FLOATS, Node, assert_close, random, run_cpu, run_npu
 
 MICROSOFT = "com.microsoft"
 # One rounding of sums of a few hundred terms of up to 1.
-NEAR = {"float32": 1e-5, "float16": 4e-3, "bfloat16": 4e-2}
+NEAR = {"float64": 1e-12, "float32": 1e-5, "float16": 4e-3, "bfloat16": 4e-2}
 
 
 def both(op, inputs, outputs=1, **options):
@@ -106,7 +106,7 @@ def test_gelus(dtype) -> None:
 
 
 @pytest.mark.parametrize("constant", [(), (1,)])
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("dtype", FLOATS)
 def test_fused_matmul(dtype, constant) -> None:
     rng = np.random.default_rng(5)
     for a_shape, b_shape, options in [

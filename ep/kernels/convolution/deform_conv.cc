@@ -1,5 +1,6 @@
 // DeformConv (ai.onnx 19 to 22) of images: a convolution whose taps read between pixels, where the offsets say.
-// Computed in float32.
+// Computed in float32, or float64 where X is.
+#include <algorithm>
 #include <vector>
 
 #include "ep/kernels/convolution/arguments.h"
@@ -28,37 +29,56 @@ class DeformConvKernel final : public Kernel {
     const TensorView x = ctx.Input(0), w = ctx.Input(1), offset = ctx.Input(2), bias = ctx.Input(3),
                      mask = ctx.Input(4);
     const DeformableSizes s = Check(x, w, offset, bias, mask);
-    const FloatResults y(ctx, ctx.Output(0, x.dtype, {s.batch, s.channels_out, s.height, s.width}));
-    if (y.elements() == 0) return;
-    float* taken = convolution::FloatWorkspace(ctx, {s.channels, s.taps(), s.height, s.width});
+    const TensorView out = ctx.Output(0, x.dtype, {s.batch, s.channels_out, s.height, s.width});
+    if (out.elements() == 0) return;
+    const Shape samples{s.channels, s.taps(), s.height, s.width};
+    if (x.dtype == DType::kFloat64) {
+      auto* taken =
+          static_cast<double*>(ctx.Workspace(BytesFor(DType::kFloat64, std::max<int64_t>(samples.Elements(), 1))));
+      ctx.Launch(kOp, [=] {
+        Run<double>(s, {x.as<double>(), w.as<double>(), offset.as<double>(), bias.as<double>(), mask.as<double>()},
+                    taken, nullptr, out.as<double>());
+      });
+      return;
+    }
+    float* taken = convolution::FloatWorkspace(ctx, samples);
     void* packed = s.depth() == 0 ? nullptr : ctx.Workspace(s.PackedBytes());
+    const FloatResults y(ctx, out);
     const FloatValues inputs(ctx, x), weights(ctx, w), offsets(ctx, offset), biases(ctx, bias ? bias : w),
         masks(ctx, mask ? mask : w);
     ctx.Launch(kOp, [=, has_bias = bias.present, has_mask = mask.present] {
-      const int64_t positions = s.positions(), planes = s.sets * s.taps();  // of a mask; of offsets, two for each
-      const float* from = x.elements() == 0 ? nullptr : inputs.Load(kOp);
-      const float* filters = w.elements() == 0 ? nullptr : weights.Load(kOp);
-      const float* added = has_bias ? biases.Load(kOp) : nullptr;
-      const float *moves = offsets.Load(kOp), *counts = has_mask ? masks.Load(kOp) : nullptr;
-      for (int64_t n = 0; n < s.batch; ++n) {
-        ParallelFor(s.channels, 1, [&](int64_t begin, int64_t end) {
-          for (int64_t c = begin; c < end; ++c) {
-            const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets {
-              const int64_t plane = n * planes + s.SetOf(c) * s.taps() + tap;
-              const float* of_tap = moves + plane * 2 * positions;
-              return {of_tap, of_tap + positions, counts == nullptr ? nullptr : counts + plane * positions};
-            };
-            convolution::SamplePlane(from + (n * s.channels + c) * s.rows * s.columns, s, offsets_of,
-                                     taken + c * s.taps() * positions);
-          }
-        });
-        convolution::MultiplySamples(s, taken, filters, added, packed, y.values() + n * s.channels_out * positions);
-      }
+      const Operands<float> operands{x.elements() == 0 ? nullptr : inputs.Load(kOp),
+                                     w.elements() == 0 ? nullptr : weights.Load(kOp), offsets.Load(kOp),
+                                     has_bias ? biases.Load(kOp) : nullptr, has_mask ? masks.Load(kOp) : nullptr};
+      Run<float>(s, operands, taken, packed, y.values());
       y.Store(kOp);
     });
   }
 
  private:
+  template <class C>
+  struct Operands {
+    const C *x, *w, *offsets, *bias, *mask;  // the last two may be null
+  };
+  template <class C>
+  static void Run(const DeformableSizes& s, const Operands<C>& from, C* taken, void* packed, C* y) {
+    const int64_t positions = s.positions(), planes = s.sets * s.taps();  // of a mask; of offsets, two for each
+    for (int64_t n = 0; n < s.batch; ++n) {
+      ParallelFor(s.channels, 1, [&](int64_t begin, int64_t end) {
+        for (int64_t c = begin; c < end; ++c) {
+          const auto offsets_of = [&](int64_t tap) -> convolution::TapOffsets<C> {
+            const int64_t plane = n * planes + s.SetOf(c) * s.taps() + tap;
+            const C* of_tap = from.offsets + plane * 2 * positions;
+            return {of_tap, of_tap + positions, from.mask == nullptr ? nullptr : from.mask + plane * positions};
+          };
+          convolution::SamplePlane(from.x + (n * s.channels + c) * s.rows * s.columns, s, offsets_of,
+                                   taken + c * s.taps() * positions);
+        }
+      });
+      convolution::MultiplySamples(s, taken, from.w, from.bias, packed, y + n * s.channels_out * positions);
+    }
+  }
+
   DeformableSizes Check(const TensorView& x, const TensorView& w, const TensorView& offset, const TensorView& bias,
                         const TensorView& mask) const {
     convolution::CheckOperands(kOp, x, w, bias);
@@ -98,9 +118,9 @@ NPU_ONNX_KERNEL({
     .type = kOp,
     .since = 19,
     .until = 22,
-    .inputs = {Input("X", kFloats), Input("W", kFloats), Input("offset", kFloats), OptionalInput("B", kFloats),
-               OptionalInput("mask", kFloats)},
-    .outputs = {Output("Y", kFloats)},
+    .inputs = {Input("X", kAllFloats), Input("W", kAllFloats), Input("offset", kAllFloats),
+               OptionalInput("B", kAllFloats), OptionalInput("mask", kAllFloats)},
+    .outputs = {Output("Y", kAllFloats)},
     .attributes = convolution::ConvolutionAttributes({IntAttribute("offset_group", 1)}),
     .make = MakeKernel<DeformConvKernel>,
     .unsupported = WhyNot,

@@ -1,5 +1,5 @@
 // RoiAlign (ai.onnx 10 to 22): bins of regions, each the mean of bilinear samples or, in mode max, the greatest
-// weighted value among them. Computed in float32.
+// weighted value among them. Computed in float32, or float64 where X is.
 #include "ep/kernels/detection/roi_align.h"
 
 #include <string>
@@ -47,32 +47,43 @@ class OnnxRoiAlignKernel final : public Kernel {
               images.shape);
     const TensorView y = ctx.Output(0, x.dtype, {r[0], s[1], sampling_.height, sampling_.width});
     if (y.elements() == 0) return;
+    if (x.dtype == DType::kFloat64) {
+      ctx.Launch(kOp, [this, x, rois, images, y] {
+        Pool(x.as<const double>(), rois.as<const double>(), x.shape, images, y.as<double>());
+      });
+      return;
+    }
     const FloatResults results(ctx, y);
-    ctx.Launch(kOp, [=, of = FloatValues(ctx, x), in = FloatValues(ctx, rois), by = sampling_, greatest = greatest_] {
+    ctx.Launch(kOp, [this, images, results, shape = x.shape, of = FloatValues(ctx, x), in = FloatValues(ctx, rois)] {
       const float* regions = in.Load(kOp);
-      const int64_t height = x.shape[2], width = x.shape[3];
-      const PooledPlanes planes{of.Load(kOp), rois.shape[0],    x.shape[1],          height,
-                                width,        results.values(), by.height * by.width};
-      planes.Run(
-          [&](int64_t i, RoiSamples& samples) {
-            const float* region = regions + 4 * i;
-            NPU_CHECK(samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width), "[", kOp,
-                      "] expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ",
-                      i, "; give a sampling_ratio");
-            return CheckedImage(kOp, ReadOnce(images.as<const int64_t>() + i), x.shape[0]);
-          },
-          [&](const RoiSamples& samples, const float* plane, float* room, float* pooled) {
-            if (greatest) {
-              samples.PoolMax(plane, width, pooled);
-            } else {
-              samples.Pool(plane, width, room, pooled);
-            }
-          });
+      Pool(of.Load(kOp), regions, shape, images, results.values());
       results.Store(kOp);
     });
   }
 
  private:
+  template <class C>
+  void Pool(const C* features, const C* regions, const Shape& x, const TensorView& images, C* results) const {
+    const RoiSampling& by = sampling_;
+    const int64_t height = x[2], width = x[3];
+    const PooledPlanesOf<C> planes{features, images.elements(), x[1], height, width, results, by.height * by.width};
+    planes.Run(
+        [&](int64_t i, RoiSamplesOf<C>& samples) {
+          const C* region = regions + 4 * i;
+          NPU_CHECK(samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width), "[", kOp,
+                    "] expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ", i,
+                    "; give a sampling_ratio");
+          return CheckedImage(kOp, ReadOnce(images.as<const int64_t>() + i), x[0]);
+        },
+        [&](const RoiSamplesOf<C>& samples, const C* plane, C* room, C* pooled) {
+          if (greatest_) {
+            samples.PoolMax(plane, width, pooled);
+          } else {
+            samples.Pool(plane, width, room, pooled);
+          }
+        });
+  }
+
   RoiSampling sampling_{};
   bool greatest_;
 };
@@ -83,8 +94,8 @@ OpDef Definition(int since, int until, const char* corners) {
       .type = kOp,
       .since = since,
       .until = until,
-      .inputs = {Input("X", kFloats), Input("rois", kFloats), Input("batch_indices", kInt64)},
-      .outputs = {Output("Y", kFloats)},
+      .inputs = {Input("X", kAllFloats), Input("rois", kAllFloats), Input("batch_indices", kInt64)},
+      .outputs = {Output("Y", kAllFloats)},
       .attributes = {StringAttribute("coordinate_transformation_mode", corners), StringAttribute("mode", "avg"),
                      IntAttribute("output_height", 1), IntAttribute("output_width", 1),
                      IntAttribute("sampling_ratio", 0), FloatAttribute("spatial_scale", 1.0)},

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "ep/runtime/kernel_api.h"
@@ -24,15 +25,18 @@ struct Region {
 };
 
 // One sample along an axis: values at two positions with their weights, which are divided by the samples of the bin.
+// C, here and below: what is computed in, float or double.
+template <class C>
 struct AxisSample {
   int32_t low, high;
-  float of_low, of_high;
+  C of_low, of_high;
 };
 
 // More samples of a bin than a plane is worth: a region of a hostile size.
 inline constexpr double kMostSamples = 4096;
 
 // The samples of all bins along one axis. A sample outside the plane by more than one, or NaN, counts 0.
+template <class C>
 class AxisSamples {
  public:
   // Returns false if a bin would have more than kMostSamples.
@@ -52,13 +56,13 @@ class AxisSamples {
   }
 
   int64_t per_bin() const { return per_bin_; }
-  const AxisSample* bin(int64_t i) const { return taps_.data() + i * per_bin_; }
+  const AxisSample<C>* bin(int64_t i) const { return taps_.data() + i * per_bin_; }
   // The positions from the first to the last that any sample reads; empty if none reads any.
   int64_t first() const { return first_; }
   int64_t end() const { return last_ + 1; }
 
  private:
-  AxisSample At(double position, int64_t extent) {
+  AxisSample<C> At(double position, int64_t extent) {
     const double size = static_cast<double>(extent);
     if (!(position >= -1 && position <= size) || extent == 0) return {0, 0, 0, 0};
     position = std::clamp(position, 0.0, size - 1);
@@ -66,16 +70,17 @@ class AxisSamples {
     first_ = std::min(first_, low);
     last_ = std::max(last_, high);
     const double rest = position - static_cast<double>(low), part = 1 / static_cast<double>(per_bin_);
-    return {static_cast<int32_t>(low), static_cast<int32_t>(high), static_cast<float>((1 - rest) * part),
-            static_cast<float>(rest * part)};
+    return {static_cast<int32_t>(low), static_cast<int32_t>(high), static_cast<C>((1 - rest) * part),
+            static_cast<C>(rest * part)};
   }
 
   int64_t per_bin_ = 0, first_ = 0, last_ = -1;
-  std::vector<AxisSample> taps_;
+  std::vector<AxisSample<C>> taps_;
 };
 
 // Where the bins of one region have their samples.
-class RoiSamples {
+template <class C>
+class RoiSamplesOf {
  public:
   // Returns false for a region of more than kMostSamples a bin.
   bool Locate(const Region& region, const RoiSampling& by, int64_t plane_height, int64_t plane_width) {
@@ -90,20 +95,20 @@ class RoiSamples {
 
   // Writes the mean of every bin; `room` has plane_width values. The columns that samples read are summed over the rows
   // of a bin first, side by side.
-  void Pool(const float* plane, int64_t plane_width, float* room, float* pooled) const {
+  void Pool(const C* plane, int64_t plane_width, C* room, C* pooled) const {
     for (int64_t i = 0; i < by_.height; ++i) {
-      std::fill(room + columns_.first(), room + std::max(columns_.first(), columns_.end()), 0.0f);
+      std::fill(room + columns_.first(), room + std::max(columns_.first(), columns_.end()), C{0});
       for (int64_t k = 0; k < rows_.per_bin(); ++k) {
-        const AxisSample tap = rows_.bin(i)[k];
+        const AxisSample<C> tap = rows_.bin(i)[k];
         if (tap.of_low == 0 && tap.of_high == 0) continue;
-        const float *low = plane + tap.low * plane_width, *high = plane + tap.high * plane_width;
+        const C *low = plane + tap.low * plane_width, *high = plane + tap.high * plane_width;
         for (int64_t x = columns_.first(); x < columns_.end(); ++x)
           room[x] += tap.of_low * low[x] + tap.of_high * high[x];
       }
       for (int64_t j = 0; j < by_.width; ++j) {
-        float sum = 0;
+        C sum = 0;
         for (int64_t k = 0; k < columns_.per_bin(); ++k) {
-          const AxisSample tap = columns_.bin(j)[k];
+          const AxisSample<C> tap = columns_.bin(j)[k];
           if (tap.of_low == 0 && tap.of_high == 0) continue;
           sum += tap.of_low * room[tap.low] + tap.of_high * room[tap.high];
         }
@@ -114,16 +119,16 @@ class RoiSamples {
 
   // Writes the greatest of the products of a value and its weight that the samples of each bin have, 0 for a bin
   // without samples: not the greatest sample, but what ONNX's reference and onnxruntime compute.
-  void PoolMax(const float* plane, int64_t plane_width, float* pooled) const {
-    const auto count = static_cast<float>(rows_.per_bin() * columns_.per_bin());  // the weights were divided by it
+  void PoolMax(const C* plane, int64_t plane_width, C* pooled) const {
+    const auto count = static_cast<C>(rows_.per_bin() * columns_.per_bin());  // the weights were divided by it
     for (int64_t i = 0; i < by_.height; ++i) {
       for (int64_t j = 0; j < by_.width; ++j) {
-        float best = count > 0 ? -INFINITY : 0.0f;
+        C best = count > 0 ? -std::numeric_limits<C>::infinity() : C{0};
         for (int64_t k = 0; k < rows_.per_bin() * columns_.per_bin(); ++k) {
-          const AxisSample y = rows_.bin(i)[k / columns_.per_bin()], x = columns_.bin(j)[k % columns_.per_bin()];
-          const auto part = [&](float of_row, float of_column, int64_t row, int64_t column) {
-            const float weight = of_row * of_column * count;
-            return weight == 0 ? 0.0f : weight * plane[row * plane_width + column];  // a sample outside reads nothing
+          const AxisSample<C> y = rows_.bin(i)[k / columns_.per_bin()], x = columns_.bin(j)[k % columns_.per_bin()];
+          const auto part = [&](C of_row, C of_column, int64_t row, int64_t column) {
+            const C weight = of_row * of_column * count;
+            return weight == 0 ? C{0} : weight * plane[row * plane_width + column];  // a sample outside reads nothing
           };
           best = std::max({best, part(y.of_low, x.of_low, y.low, x.low), part(y.of_low, x.of_high, y.low, x.high),
                            part(y.of_high, x.of_low, y.high, x.low), part(y.of_high, x.of_high, y.high, x.high)});
@@ -134,21 +139,21 @@ class RoiSamples {
   }
 
   // The transpose: adds what each bin's gradient gives to the plane.
-  void Spread(const float* pooled, int64_t plane_width, float* room, float* plane) const {
+  void Spread(const C* pooled, int64_t plane_width, C* room, C* plane) const {
     for (int64_t i = 0; i < by_.height; ++i, pooled += by_.width) {
-      std::fill(room + columns_.first(), room + std::max(columns_.first(), columns_.end()), 0.0f);
+      std::fill(room + columns_.first(), room + std::max(columns_.first(), columns_.end()), C{0});
       for (int64_t j = 0; j < by_.width; ++j) {
         for (int64_t k = 0; k < columns_.per_bin(); ++k) {
-          const AxisSample tap = columns_.bin(j)[k];
+          const AxisSample<C> tap = columns_.bin(j)[k];
           if (tap.of_low == 0 && tap.of_high == 0) continue;
           room[tap.low] += tap.of_low * pooled[j];
           room[tap.high] += tap.of_high * pooled[j];
         }
       }
       for (int64_t k = 0; k < rows_.per_bin(); ++k) {
-        const AxisSample tap = rows_.bin(i)[k];
+        const AxisSample<C> tap = rows_.bin(i)[k];
         if (tap.of_low == 0 && tap.of_high == 0) continue;
-        float *low = plane + tap.low * plane_width, *high = plane + tap.high * plane_width;
+        C *low = plane + tap.low * plane_width, *high = plane + tap.high * plane_width;
         for (int64_t x = columns_.first(); x < columns_.end(); ++x) {
           low[x] += tap.of_low * room[x];
           high[x] += tap.of_high * room[x];
@@ -161,14 +166,16 @@ class RoiSamples {
   static double Side(double length, double least) { return length < least ? least : length; }
 
   RoiSampling by_{};
-  AxisSamples rows_, columns_;
+  AxisSamples<C> rows_, columns_;
 };
+using RoiSamples = RoiSamplesOf<float>;
 
 // The planes of a feature map [images, channels, height, width] and the regions that are pooled from it.
-struct PooledPlanes {
-  const float* features;
+template <class C>
+struct PooledPlanesOf {
+  const C* features;
   int64_t regions, channels, height, width;
-  float* pooled;  // [regions, channels, bins]
+  C* pooled;  // [regions, channels, bins]
   int64_t bins;
 
   // `locate(region, samples)` returns the image of a region, -1 for one of zeros, and `pool(samples, plane, room,
@@ -177,17 +184,17 @@ struct PooledPlanes {
   void Run(const Locate& locate, const Pool& pool) const {
     constexpr int64_t kGrain = 16;  // planes of a region that are worth another thread
     ParallelFor(regions * channels, kGrain, [&](int64_t begin, int64_t end) {
-      RoiSamples samples;
-      std::vector<float> room(static_cast<size_t>(width));
+      RoiSamplesOf<C> samples;
+      std::vector<C> room(static_cast<size_t>(width));
       int64_t located = -1, image = -1;
       for (int64_t i = begin; i < end; ++i) {
         if (const int64_t region = i / channels; region != located) {
           located = region;
           image = locate(region, samples);
         }
-        float* to = pooled + i * bins;
+        C* to = pooled + i * bins;
         if (image < 0) {
-          std::fill_n(to, bins, 0.0f);
+          std::fill_n(to, bins, C{0});
         } else {
           pool(samples, features + (image * channels + i % channels) * height * width, room.data(), to);
         }
@@ -195,6 +202,8 @@ struct PooledPlanes {
     });
   }
 };
+
+using PooledPlanes = PooledPlanesOf<float>;
 
 // The region of row `roi` [image, x1, y1, x2, y2] and the image that it names, -1 for none of `images`.
 inline int64_t ImageOf(const float* roi, int64_t images) {
