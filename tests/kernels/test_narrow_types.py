@@ -58,6 +58,22 @@ def codes(name: str) -> np.ndarray:
     return np.arange(16 if name == "FLOAT4E2M1" else 256, dtype=np.uint8).view(FLOATS[name])
 
 
+@pytest.mark.parametrize("name", FLOATS8)
+def test_every_code_is_classified(name):
+    every = codes(name)
+    wide = every.astype(np.float32)
+    for times in (1, 300):  # more than a thread's share
+        x = np.tile(every, times)
+        np.testing.assert_array_equal(
+            run("IsNaN", [x], "BOOL", opset=20), np.tile(np.isnan(wide), times)
+        )
+    for negative, positive in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        how = {"detect_negative": negative, "detect_positive": positive}
+        wanted = (np.isposinf(wide) & bool(positive)) | (np.isneginf(wide) & bool(negative))
+        np.testing.assert_array_equal(run("IsInf", [every], "BOOL", opset=20, **how), wanted)
+    assert run("IsNaN", [every[:0]], "BOOL", opset=20).shape == (0,)
+
+
 @pytest.mark.parametrize("name", FLOATS)
 def test_every_narrow_float_as_other_types(name) -> None:
     x = codes(name)

@@ -123,8 +123,7 @@ inline std::vector<AttrDef> LayerAttributes() {
           FloatsAttribute("activation_beta"),
           FloatAttribute("clip"),
           StringAttribute("direction", "forward"),
-          IntAttribute("hidden_size"),
-          IntAttribute("layout", 0)};
+          IntAttribute("hidden_size")};
 }
 
 // The arguments that the three operators share; `more` attributes and inputs follow.
@@ -140,6 +139,7 @@ OpDef RecurrentDef(std::vector<ArgDef> more_inputs, std::vector<AttrDef> more_at
       .attributes = LayerAttributes(),
       .make = MakeKernel<RecurrentKernel<Cell>>,
   };
+  def.attributes.push_back(IntAttribute("layout", 0));
   for (ArgDef& input : more_inputs) def.inputs.push_back(std::move(input));
   for (AttrDef& attribute : more_attributes) def.attributes.push_back(std::move(attribute));
   return def;

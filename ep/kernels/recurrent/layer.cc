@@ -25,9 +25,9 @@ TensorView Optional(const char* op, const char* name, const TensorView& given, D
 
 Settings::Settings(const char* op, const Attributes& attributes)
     : direction(ReadDirection(op, attributes.String("direction"))),
-      batch_first(attributes.Int("layout") == 1),
+      batch_first(attributes.Int("layout", 0) == 1),
       clip(attributes.Float("clip", std::numeric_limits<double>::infinity())) {
-  const int64_t layout = attributes.Int("layout");
+  const int64_t layout = attributes.Int("layout", 0);
   NPU_CHECK(layout == 0 || layout == 1, "[", op, "] expected a layout of 0 or 1, got ", layout);
   NPU_CHECK(clip > 0, "[", op, "] expected a clip above 0, got ", clip);
   if (attributes.Has("hidden_size")) hidden_size = attributes.Int("hidden_size");
