@@ -153,6 +153,28 @@ def test_missing_tokenizer_is_told_from_a_damaged_one(copied):
     assert damaged.startswith("no tokenizer is written: ") and "none was" not in damaged
 
 
+@pytest.mark.parametrize("settings", [False, True])
+def test_tokenizer_without_vocabulary_is_none(tmp_path, settings):
+    """transformers makes one for some architectures that finds no token in any text."""
+    model = tiny_model("qwen2", max_window_layers=2)
+    model.save_pretrained(tmp_path)
+    if settings:
+        own = {"tokenizer_class": "Qwen2Tokenizer", "eos_token": "<|endoftext|>"}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    checkpoint = load_checkpoint(tmp_path)
+    assert checkpoint.tokenizer is None
+    found = "its vocabulary has special tokens only" if settings else "none was found"
+    assert checkpoint.without_tokenizer == f"no tokenizer is written: {found}"
+
+
+def test_layers_that_have_a_window_are_none_to_build(tmp_path):
+    """A Qwen with fewer weights than that, such as those that tests are made with."""
+    model = tiny_model("qwen2", max_window_layers=28)
+    assert len(model.state_dict()) < 28
+    model.save_pretrained(tmp_path)
+    assert load_checkpoint(tmp_path).model.config.max_window_layers == 28
+
+
 def test_invalid_gguf_is_an_error(tmp_path):
     path = tmp_path / "model.gguf"
     path.write_bytes(b"PK\x03\x04 something else")

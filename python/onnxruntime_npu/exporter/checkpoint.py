@@ -219,7 +219,8 @@ def _check_generation(path: Path) -> None:
 def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
     """Refuse a number of layers that would only be found wrong when all of them are built."""
     for name, value in config.items():
-        if name.endswith(("layers", "n_layer")) and isinstance(value, int) and value > weights:
+        counts = name.endswith(("layers", "n_layer")) and not name.startswith("max_")
+        if counts and isinstance(value, int) and value > weights:
             raise ExportError(
                 f"cannot load {path}: its config.json says {name} {value}, but its files hold "
                 f"{weights} weights"
@@ -377,12 +378,18 @@ def _load_tokenizer(directory: Path, **options: Any) -> tuple[Any | None, str | 
 
     try:
         with quiet_transformers():
-            return AutoTokenizer.from_pretrained(
+            tokenizer = AutoTokenizer.from_pretrained(
                 directory, local_files_only=True, trust_remote_code=False, **options
-            ), None
+            )
+        # Without files transformers makes one of special tokens, to which any text is nothing;
+        # T5's has the mark of spaces, too.
+        if len(tokenizer.get_vocab().keys() - set(tokenizer.all_special_tokens)) > 1:
+            return tokenizer, None
+        why = "its vocabulary has special tokens only"
     except Exception as error:  # a model without tokenizer can be exported
-        has_one = options or any(directory.glob("tokenizer*"))
-        return None, _first_line(error) if has_one else None
+        why = _first_line(error)
+    has_one = options or any(directory.glob("tokenizer*"))
+    return None, why if has_one else None
 
 
 def _unknown_setting(error: Exception, config: Mapping[str, Any]) -> str | None:
