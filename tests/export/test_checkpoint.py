@@ -12,6 +12,7 @@ import torch
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.parts import save_companions
 from safetensors.torch import load_file, save_file
 
 from .conftest import letter_tokenizer, tiny_model
@@ -352,6 +353,48 @@ def test_a_model_without_layers_is_an_error(copied, tmp_path):
     with pytest.raises(ExportError, match="expected layers that cache keys and values, got none"):
         export_causal_lm(copied, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_floats_of_an_unknown_quantisation_are_taken_with_a_warning(copied, tmp_path):
+    """As transformers does."""
+    change_config(copied, quantization_config={"quant_method": "unheard"})
+    report = export_causal_lm(copied, tmp_path / "out", check=False)
+    warnings = [warning for warning in report.warnings if "unheard" in warning]
+    assert len(warnings) == 1 and "\n" not in warnings[0]
+    assert "the weights are taken for floats without it" in warnings[0]
+    assert "unheard" not in (tmp_path / "out" / "config.json").read_text()
+
+
+def test_files_of_several_models_bring_the_warnings_of_their_checkpoint(copied, tmp_path):
+    change_config(copied, quantization_config={"quant_method": "unheard"})
+    checkpoint = load_checkpoint(copied)
+    (known,) = checkpoint.warnings
+    assert save_companions(tmp_path, checkpoint, None) == [known, checkpoint.without_tokenizer]
+
+
+def change_weight(folder, dtype, name=NAME):
+    path = folder / "model.safetensors"
+    tensors = load_file(path)
+    save_file(tensors | {name: (10 * tensors[name]).to(dtype)}, path, metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize(
+    ("method", "dtype", "stored"),
+    [
+        (None, torch.int8, "int8"),
+        (None, torch.float8_e4m3fn, "float8_e4m3fn"),
+        ("unheard", torch.int8, "int8"),
+        ("unheard", torch.float8_e5m2, "float8_e5m2"),
+        ("fp8", torch.float8_e4m3fn, "float8_e4m3fn"),  # without its scales
+    ],
+)
+def test_weights_that_nothing_restores_are_an_error(copied, method, dtype, stored):
+    if method is not None:
+        change_config(copied, quantization_config={"quant_method": method})
+    change_weight(copied, dtype)
+    with pytest.raises(ExportError, match=rf"expected {NAME} in floats, got {stored}") as caught:
+        load_checkpoint(copied)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

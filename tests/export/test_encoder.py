@@ -247,6 +247,16 @@ def test_every_pooling_is_what_sentence_transformers_computes(tmp_path):
         np.testing.assert_allclose(run(session, sample)[1], wanted, rtol=0, atol=1e-4)
 
 
+def test_quantisation_that_is_not_known_is_warned_of(tmp_path):
+    source = tmp_path / "in"
+    tiny_encoder("bert", num_hidden_layers=1).save_pretrained(source)
+    config = json.loads((source / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "unheard"}
+    (source / "config.json").write_text(json.dumps(config))
+    warnings = export_encoder(source, tmp_path / "out").warnings
+    assert [warning for warning in warnings if "quant_method 'unheard'" in warning]
+
+
 def test_directory_of_sentence_transformers_decides_the_pooling(tmp_path):
     source = tmp_path / "in"
     tiny_encoder("bert", num_hidden_layers=1).save_pretrained(source)

@@ -168,6 +168,7 @@ def export_causal_lm(
         adapters=[str(adapter) for adapter in adapters],
         tensor_parallel=tensor_parallel,
         expert_parallel=expert_parallel,
+        warnings=list(checkpoint.warnings),
     )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)

@@ -23,12 +23,12 @@ from torch import nn
 from ..errors import ArgumentError, ExportError
 from ..progress import progress
 from .integers.gguf_weights import restore_integers
-from .integers.loading import loaded_as_integers
+from .integers.loading import is_left_out, loaded_as_integers
 from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
-from .weights.lazy_weight import give_back_memory
+from .weights.lazy_weight import give_back_memory, stored_dtype
 from .weights.parameters import as_lazy, not_finite, replace_parameters
-from .weights.safetensors_file import check_files, mapped_files
+from .weights.safetensors_file import DTYPES, Entry, check_files, mapped_files
 
 _GGUF_MAGIC = b"GGUF"
 _CAUSAL_LM = "AutoModelForCausalLM"
@@ -42,6 +42,7 @@ _SIZES = {
     "vocab_size": 1,
 }
 _LARGEST = 2**31 - 1
+_LEAST_BYTES = 2  # of a float that means what it says
 _NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 
 
@@ -54,7 +55,7 @@ class Checkpoint:
 
     Linear layers of a quantised checkpoint are StoredLinear. ``quantization`` names its format;
     ``left`` has the linear layers and experts that could have been integers and are floats: their
-    role, and why.
+    role, and why. ``warnings`` say what of the files was left out.
     """
 
     model: Any
@@ -63,6 +64,7 @@ class Checkpoint:
     quantization: str | None = None
     left: dict[str, tuple[str, str]] = field(default_factory=dict)
     tokenizer_error: str | None = None
+    warnings: list[str] = field(default_factory=list)
 
     @property
     def without_tokenizer(self) -> str:
@@ -133,7 +135,7 @@ def load_image_text(path: str | Path) -> Checkpoint:
 
 
 def _load_floats(path: Path, loader: str) -> Checkpoint:
-    method = _quantization(_config(path))
+    method, _ = _quantization(_config(path))
     if method is not None:
         raise ExportError(f"cannot export {path}: expected float weights, got integers of {method}")
     return _load_directory(path, loader)
@@ -160,12 +162,22 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     _check_sizes(path, config)
     _check_quantization(path, config)
     _check_generation(path)
-    _check_layers(path, config, len(check_files(path)))
-    method = _quantization(config)
+    entries = check_files(path)
+    _check_layers(path, config, len(entries))
+    method, skipped = _quantization(config)
     with loaded_as_integers(method) if method else mapped_files():
         model = _load_model(path, str(path), loader, **options)
+    if method is None:
+        _check_stored(model, str(path), entries)
+    warnings = []
+    if skipped is not None:
+        warnings.append(
+            f"config.json has quant_method {skipped!r}, which transformers does not know: the "
+            f"weights are taken for floats without it"
+        )
+        _forget_quantization(model)
     tokenizer, error = _load_tokenizer(path)
-    return Checkpoint(model, tokenizer, str(path), method, tokenizer_error=error)
+    return Checkpoint(model, tokenizer, str(path), method, tokenizer_error=error, warnings=warnings)
 
 
 def _model_type(path: Path) -> str | None:
@@ -227,11 +239,20 @@ def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
             )
 
 
-def _quantization(config: Mapping[str, Any]) -> str | None:
-    """Return the ``quant_method`` of a configuration."""
+def _quantization(config: Mapping[str, Any]) -> tuple[str | None, Any]:
+    """Return the ``quant_method`` of a configuration, and one that transformers leaves out."""
     values = config.get("quantization_config")
-    method = values.get("quant_method") if isinstance(values, dict) else None
-    return method if isinstance(method, str) else None
+    if not isinstance(values, dict):
+        return None, None
+    method = values.get("quant_method")
+    if is_left_out(values):
+        return None, method
+    return method if isinstance(method, str) else None, None
+
+
+def _forget_quantization(model: Any) -> None:
+    """Make the configuration of a model in floats say so, also where it is saved."""
+    model.config.__dict__.pop("quantization_config", None)
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
@@ -240,8 +261,7 @@ def _load_gguf(path: Path, integers: bool) -> Checkpoint:
         model = _load_model(path.parent, str(path), gguf_file=path.name)
         tokenizer, error = _load_tokenizer(path.parent, gguf_file=path.name)
         left = restore_integers(model, path) if integers else {}
-    # To whoever uses the weights, they are float32: a saved config must not ask to dequantize them.
-    model.config.__dict__.pop("quantization_config", None)
+    _forget_quantization(model)
     return Checkpoint(model, tokenizer, str(path), "gguf", left, error)
 
 
@@ -362,10 +382,30 @@ def _check_unexpected(model: nn.Module, source: str, unexpected: Collection[str]
         )
 
 
+def _check_stored(model: nn.Module, source: str, entries: Mapping[str, Entry]) -> None:
+    """Refuse integers in the place of weights: nothing says what floats they stand for."""
+    floats = {name for name, p in model.named_parameters() if p.is_floating_point()}
+    for name, entry in entries.items():
+        parts = name.split(".")  # a model without head does not have the first
+        is_weight = any(".".join(parts[first:]) in floats for first in range(len(parts)))
+        if is_weight and not DTYPES[entry.dtype].is_floating_point:
+            raise _not_floats(source, name, DTYPES[entry.dtype])
+
+
+def _not_floats(source: str, name: str, stored: torch.dtype) -> ExportError:
+    dtype = str(stored).removeprefix("torch.")
+    return ExportError(
+        f"cannot load {source}: expected {name} in floats, got {dtype} without what restores them"
+    )
+
+
 def _check_finite(model: nn.Module, source: str) -> None:
     """Refuse weights that are not numbers: what they lead to depends on the operator."""
     weights = [(n, p) for n, p in model.named_parameters() if p.is_floating_point()]
     for name, weight in progress(weights, "Checking weights", "tensor"):
+        stored = stored_dtype(weight)
+        if stored.itemsize < _LEAST_BYTES:  # a quantised weight, whose scale is not there
+            raise _not_floats(source, name, stored)
         count = not_finite(weight)
         if count:
             raise ExportError(f"{source}: {name} has {count} values that are not finite")

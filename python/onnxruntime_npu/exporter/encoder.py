@@ -113,6 +113,7 @@ def export_encoder(
         opset=opset,
         quant=quant,
         pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
+        warnings=list(checkpoint.warnings),
     )
     onnx_model = onnx_model_of(encoder, encoder.example(), opset)
     if isinstance(exported, Tower):

@@ -26,9 +26,9 @@ def save_companions(out: Path, checkpoint: Checkpoint, source: Path | None) -> l
     model.generation_config.save_pretrained(out)
     copy_processor(source, out)
     if checkpoint.tokenizer is None:
-        return [checkpoint.without_tokenizer]
+        return [*checkpoint.warnings, checkpoint.without_tokenizer]
     checkpoint.tokenizer.save_pretrained(out)
-    return []
+    return list(checkpoint.warnings)
 
 
 def write_parts(

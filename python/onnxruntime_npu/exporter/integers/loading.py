@@ -20,6 +20,7 @@ from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ..quiet_transformers import quiet_transformers
 from .format import Format
 from .stored_linear import StoredLinear
 
@@ -47,6 +48,18 @@ def loaded_as_integers(method: str) -> Iterator[None]:
         mock.patch.dict(auto.AUTO_QUANTIZER_MAPPING, {method: Quantizer}),
     ):
         yield
+
+
+def is_left_out(config: dict[str, Any]) -> bool:
+    """Return whether transformers loads a model as if this ``quantization_config`` were not there.
+
+    So it does with methods that it does not know.
+    """
+    try:
+        with quiet_transformers():
+            return not auto.AutoHfQuantizer.supports_quant_method(config)
+    except (TypeError, ValueError):  # no method that could be one: loading the model says so
+        return False
 
 
 class _Config(QuantizationConfigMixin):

@@ -297,6 +297,11 @@ def value_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.value() if isinstance(tensor, LazyWeight) else tensor.detach()
 
 
+def stored_dtype(tensor: torch.Tensor) -> torch.dtype:
+    """Return the dtype of a tensor, of a LazyWeight before conversions."""
+    return tensor._source.meta.dtype if isinstance(tensor, LazyWeight) else tensor.dtype
+
+
 def _only_converts(kwargs: dict[str, Any]) -> bool:
     device, layout = kwargs.get("device"), kwargs.get("layout")
     return (device is None or torch.device(device).type == "cpu") and layout in (
