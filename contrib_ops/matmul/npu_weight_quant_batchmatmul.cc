@@ -130,7 +130,7 @@ class WeightQuantKernel final : public Kernel {
   bool PackGroups(gemm::PackedScales& to, const TensorView& constant, Stream& stream) const {
     const bool halves = constant.dtype == DType::kFloat16 || constant.dtype == DType::kBFloat16;
     if (group_ == 0 || !halves || constant.shape.rank() != 2 || constant.elements() == 0) return false;
-    to.Pack(kOp, constant, stream);
+    to.Pack(kOp, constant.dtype, gemm::Matrix::RowMajor(constant.data, constant.shape[0], constant.shape[1]), stream);
     return true;
   }
 

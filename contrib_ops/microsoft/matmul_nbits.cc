@@ -9,6 +9,7 @@
 #include "contrib_ops/microsoft/integer_bits.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
 
 namespace npu {
@@ -66,16 +67,27 @@ class MatMulNBitsKernel final : public Kernel {
       if (!centred_.empty()) PackWeight(stream);
       return true;
     }
-    if (input != 3 || !kFloats.Contains(dtype_)) return false;
+    if (!kFloats.Contains(dtype_)) return false;
+    if (input == 2) {  // what is wrong with them is said by Compute
+      if (has_groups_ || constant.dtype != dtype_ || constant.elements() != blocks_.n * blocks_.count()) return false;
+      packed_scales_.Pack(kOp, dtype_, BlockValues(constant.data), stream);
+      return true;
+    }
+    if (input != 3) return false;
     CheckPoints(constant);
     offsets_.resize(BytesFor(dtype_, blocks_.n * blocks_.count()));
     stream.Launch(kOp, [this, constant] { FillOffsets(constant, offsets_.data()); });
     stream.Synchronize();
+    if (!has_groups_) {
+      packed_offsets_.Pack(kOp, dtype_, BlockValues(offsets_.data()), stream);
+      offsets_ = {};
+    }
     return true;
   }
 
   void Compute(OpContext& ctx) const override {
-    const TensorView a = ctx.Input(0), scales = ctx.Input(2), points = ctx.Input(3), bias = ctx.Input(5);
+    const TensorView a = ctx.Input(0), points = ctx.Input(3), bias = ctx.Input(5);
+    const TensorView scales = packed_scales_ ? packed_scales_.values() : ctx.Input(2);
     NPU_CHECK(packed_, "[", kOp, "] expected a constant B");
     NPU_CHECK(a.shape.rank() >= 1 && a.shape.back() == blocks_.k, "[", kOp, "] expected A [.., ", blocks_.k,
               "], got shape ", a.shape);
@@ -87,7 +99,7 @@ class MatMulNBitsKernel final : public Kernel {
     shape[shape.rank() - 1] = blocks_.n;
     const TensorView y = ctx.Output(0, a.dtype, shape);
     if (y.elements() == 0) return;
-    const void* offsets = offsets_.empty() ? nullptr : offsets_.data();
+    const void* offsets = packed_offsets_ ? packed_offsets_.values().data : offsets_.data();  // null: none
     if (points) {  // given by the call
       CheckPoints(points);
       NPU_CHECK(a.dtype == dtype_, "[", kOp, "] expected A of ", NameOf(dtype_), ", got ", NameOf(a.dtype));
@@ -104,6 +116,8 @@ class MatMulNBitsKernel final : public Kernel {
                                               .group = blocks_.size,
                                               .group_stride = 1,
                                               .column_stride = order_ ? order_->blocks() : blocks_.count(),
+                                              .scale_panel = packed_scales_.panel(),
+                                              .offset_panel = packed_offsets_.panel(),
                                               .round_a = round_a_};
     ctx.Launch(kOp, [this, operands, type = a.dtype, bias, y, rows, dequantization] {
       gemm::Epilogue epilogue;
@@ -123,6 +137,8 @@ class MatMulNBitsKernel final : public Kernel {
   };
 
   int64_t depth() const { return order_ ? order_->rows() : blocks_.k; }
+  // Values of blocks, which lie column by column.
+  gemm::Matrix BlockValues(const void* data) const { return {data, blocks_.count(), blocks_.n, 1, blocks_.count()}; }
 
   // The operands in the order of g_idx, in scratch memory.
   Operands InOrder(OpContext& ctx, const TensorView& a, const Operands& given, int64_t rows) const {
@@ -200,7 +216,8 @@ class MatMulNBitsKernel final : public Kernel {
   std::optional<GroupOrder> order_;  // of g_idx
   std::vector<uint8_t> centred_;     // the weight until it is packed
   gemm::PackedWeight packed_;
-  std::vector<char> offsets_;  // of constant zero points
+  std::vector<char> offsets_;  // of constant zero points, where there is a g_idx
+  gemm::PackedScales packed_scales_, packed_offsets_;
 };
 
 std::string WhyNot(const NodeView& node) {

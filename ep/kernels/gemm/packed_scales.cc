@@ -9,14 +9,14 @@ namespace npu::gemm {
 
 namespace {
 
-void PackPanels(const TensorView& values, uint16_t* out) {
-  const int64_t groups = values.shape[0], columns = values.shape[1];
-  const auto* rows = values.as<const uint16_t>();
-  for (int64_t n0 = 0; n0 < columns; n0 += kPanelColumns) {
-    const int64_t count = std::min<int64_t>(kPanelColumns, columns - n0);
-    for (int64_t g = 0; g < groups; ++g, out += kPanelColumns) {
-      std::copy_n(rows + g * columns + n0, count, out);
-      std::fill(out + count, out + kPanelColumns, uint16_t{0});
+template <class Bits>
+void PackPanels(const Matrix& values, Bits* out) {
+  const auto* from = static_cast<const Bits*>(values.data);
+  for (int64_t n0 = 0; n0 < values.columns; n0 += kPanelColumns) {
+    const int64_t count = std::min<int64_t>(kPanelColumns, values.columns - n0);
+    for (int64_t g = 0; g < values.rows; ++g, out += kPanelColumns) {
+      for (int64_t i = 0; i < count; ++i) out[i] = from[values.Offset(g, n0 + i)];
+      std::fill(out + count, out + kPanelColumns, Bits{0});
     }
   }
 }
@@ -27,16 +27,24 @@ PackedScales::~PackedScales() {
   if (packed_) allocator_->Free(packed_.data);
 }
 
-void PackedScales::Pack(const char* op, const TensorView& values, Stream& stream) {
+void PackedScales::Pack(const char* op, DType dtype, const Matrix& values, Stream& stream) {
   NPU_CHECK(!packed_, "[", op, "] expected constant scales once, got them twice");
-  NPU_CHECK(values.shape.rank() == 2 && BytesFor(values.dtype, 1) == 2, "[", op,
-            "] expected scales [groups, N] of 16 bits, got ", NameOf(values.dtype), " ", values.shape);
-  TensorView packed = values;
+  NPU_CHECK(kFloats.Contains(dtype), "[", op, "] expected scales of a float type, got ", NameOf(dtype));
   allocator_ = &stream.device().allocator();
-  const int64_t elements = PanelCount(values.shape[1]) * values.shape[0] * kPanelColumns;
-  packed.data = allocator_->Allocate(static_cast<size_t>(BytesFor(values.dtype, elements)), stream);
-  packed_ = packed;
-  stream.Launch(op, [values, packed] { PackPanels(values, packed.as<uint16_t>()); });
+  const int64_t elements = PanelCount(values.columns) * values.rows * kPanelColumns;
+  void* const data = allocator_->Allocate(static_cast<size_t>(BytesFor(dtype, elements)), stream);
+  packed_.data = data;
+  packed_.dtype = dtype;
+  packed_.shape = {values.rows, values.columns};
+  packed_.present = true;
+  const bool halves = BytesFor(dtype, 1) == 2;
+  stream.Launch(op, [=] {
+    if (halves) {
+      PackPanels(values, static_cast<uint16_t*>(data));
+    } else {
+      PackPanels(values, static_cast<uint32_t*>(data));
+    }
+  });
   stream.Synchronize();
 }
 

@@ -1,6 +1,6 @@
 // The constant scales or offsets of a quantised weight in the order in which its panels are read, in device memory. In
-// rows [groups, N] the values of one panel are as far apart as rows are long: each would be a cache line, and a page,
-// of its own.
+// rows [groups, N] the values of one panel are as far apart as rows are long, in rows [N, groups] each is converted by
+// itself: either takes a cache line, and a page, for few values.
 #pragma once
 
 #include "ep/kernels/gemm/gemm.h"
@@ -18,13 +18,14 @@ class PackedScales {
   PackedScales(const PackedScales&) = delete;
   PackedScales& operator=(const PackedScales&) = delete;
 
-  // Packs values [groups, N] of 16 bits after the work already queued on `stream`, and waits. `op` names the operator
-  // in errors.
-  void Pack(const char* op, const TensorView& values, Stream& stream);
+  // Packs values [groups, N] of a float type after the work already queued on `stream`, and waits. `op` names the
+  // operator in errors.
+  void Pack(const char* op, DType dtype, const Matrix& values, Stream& stream);
 
   // True if this holds a copy, so that the values themselves are not needed.
   explicit operator bool() const { return static_cast<bool>(packed_); }
-  // The copy with the type and shape of what was packed: panel after panel, the groups of a panel side by side.
+  // The copy with the type and shape [groups, N] of what was packed: panel after panel, the groups of a panel side by
+  // side.
   const TensorView& values() const { return packed_; }
   // Elements of a panel, for Dequantization; 0: nothing is packed.
   int64_t panel() const;
