@@ -198,7 +198,7 @@ def _numbered_tokens(count: int) -> Any:
     vocabulary = {"a": 0, "b": 1, "ab": 2} | {f"<{index}>": index for index in range(3, count)}
     tokenizer = Tokenizer(BPE(vocabulary, [("a", "b")]))
     tokenizer.decoder = decoders.ByteLevel()
-    # Otherwise that of the model's type is added, behind the vocabulary, which onnxruntime-genai refuses.
+    # Otherwise the end of the model's type is added, behind the vocabulary: genai refuses that.
     ends = {"eos_token": "a", "pad_token": "a"}
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **ends)
 

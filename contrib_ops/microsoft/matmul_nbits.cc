@@ -100,7 +100,7 @@ class MatMulNBitsKernel final : public Kernel {
     const TensorView y = ctx.Output(0, a.dtype, shape);
     if (y.elements() == 0) return;
     const void* offsets = packed_offsets_ ? packed_offsets_.values().data : offsets_.data();  // null: none
-    if (points) {  // given by the call
+    if (points) {                                                                             // given by the call
       CheckPoints(points);
       NPU_CHECK(a.dtype == dtype_, "[", kOp, "] expected A of ", NameOf(dtype_), ", got ", NameOf(a.dtype));
       void* scratch = ctx.Workspace(BytesFor(dtype_, blocks_.n * blocks_.count()));
