@@ -14,12 +14,14 @@ import onnxruntime as ort
 import pytest
 from fusion_models import fused_nodes, model_of, node, without_optimizations
 from onnx import TensorProto, helper
+from onnx.external_data_helper import uses_external_data
 from provider_models import NPU, npu_session
 
 torch = pytest.importorskip("torch")
 
 RNG = np.random.default_rng(5)
 WARNING = "is packed again"
+FILE_OF_WEIGHTS = "ep.context_model_external_initializers_file_name"
 
 
 def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
@@ -228,6 +230,38 @@ def test_the_compile_api(tmp_path: Path, capfd):
     np.testing.assert_array_equal(results(path)[0], results(source)[0])
     assert packed_file(path).exists()
     assert WARNING not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_small_constants_stay_in_the_model_beside_a_file_of_weights(
+    named: bool, tmp_path: Path, capfd
+):
+    """Inferring shapes needs them: onnxruntime does not load a model with axes in another file."""
+    constants = {"w": WEIGHTS["w"], "axes": np.array([0]), "rows": np.array([3, 1, INNER])}
+    nodes = [
+        node("MatMul", "x w", "h"),
+        node("Unsqueeze", "h axes", "u"),
+        node("Reshape", "u rows", "y"),
+    ]
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model_of(nodes, FEEDS, constants))
+    path = tmp_path / ("compiled.onnx" if named else "m_ctx.onnx")  # onnxruntime's default
+    options = without_optimizations()
+    options.add_session_config_entry("ep.context_enable", "1")
+    if named:
+        options.add_session_config_entry("ep.context_file_path", str(path))
+    options.add_session_config_entry(FILE_OF_WEIGHTS, "weights.bin")
+    npu_session(str(source), options)
+    model = onnx.load(path, load_external_data=False)
+    assert {c.name for c in model.graph.initializer if uses_external_data(c)} == {"w"}
+    assert (tmp_path / "weights.bin").stat().st_size >= constants["w"].nbytes
+    expected = results(source)[0]
+    np.testing.assert_array_equal(results(path)[0], expected)
+    assert WARNING not in capfd.readouterr().err
+    packed_file(path).unlink()
+    np.testing.assert_array_equal(results(path)[0], expected)
+    assert WARNING in capfd.readouterr().err
+    assert len(list(tmp_path.iterdir())) == 3  # nothing unfinished beside the model and its files
 
 
 def flip_a_byte(compiled: Path) -> None:

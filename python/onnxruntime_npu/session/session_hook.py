@@ -15,6 +15,8 @@ module wraps it, only for sessions that may use the NPU, to
   frees it after its last reader, so a run's peak of memory stays what it was;
 - fuse no nodes where the session shall store its graph (``optimized_model_filepath``), which
   onnxruntime refuses for fused nodes;
+- keep small constants inside a compiled model whose weights are in a file of their own
+  (:mod:`.compiled_model`);
 - tell the provider where the environment's library of MPI is, if it has one (``mpich``);
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
   threads (``run_async``).
@@ -36,7 +38,7 @@ from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
-from . import provider_library
+from . import compiled_model, provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -141,6 +143,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     if _MPI_LIBRARY.exists():
         _set_entry(options, _MPI_LIBRARY_KEY, str(_MPI_LIBRARY))
 
+    path = session._model_path
+    written = compiled_model.to_be_written(functools.partial(_entry, options), path)
     provider_library.begin_assignment_capture()
     failure: Exception | None = None
     given, options.enable_mem_reuse = options.enable_mem_reuse, False
@@ -161,6 +165,8 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     if failure is not None:
         raise _readable(failure, decisions or [], device_id) from None
     setattr(session, DECISIONS, decisions)
+    if written is not None and written.exists():  # no EPContext node, no file
+        compiled_model.keep_small_constants(written)
 
 
 def _make_bare(session: Any, make: Callable[[], None]) -> None:
