@@ -12,6 +12,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/attention/core/scores.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
 namespace npu {
@@ -40,6 +41,9 @@ enum In {
   kQueryNorm,
   kKeyNorm
 };
+
+constexpr size_t kScores = 3;                             // the output output_qk
+constexpr int64_t kBeforeSoftmax = 1, kAfterSoftmax = 2;  // qk_output
 
 // What is done before the attention.
 struct Preparation {
@@ -112,7 +116,9 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
         smooth_(info.attributes.Int("smooth_softmax") == 1),
         sliding_(info.attributes.Bool("sliding_window_cache")),
         key_quantisation_(info.attributes.String("k_quant_type")),
-        value_quantisation_(info.attributes.String("v_quant_type")) {
+        value_quantisation_(info.attributes.String("v_quant_type")),
+        stage_(info.attributes.Int("qk_output") == kAfterSoftmax ? attention::ScoreStage::kWeights
+                                                                 : attention::ScoreStage::kVisible) {
     GQA_CHECK(causal_ || window_ < 0, "expected no local_window_size where causal is 0, got ", window_);
     GQA_CHECK(!sliding_ || window_ > 0, "expected a local_window_size for sliding_window_cache, got ", window_);
   }
@@ -146,6 +152,7 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     const TensorView y = ctx.Output(0, query.dtype, {before.batch, before.steps, heads_ * before.size});
     p.output = {y.data, before.size, heads_ * before.size};
     AddSequences(before, lengths, BiasStrides(ctx.Input(kBias), before, total, lengths, p), p);
+    const attention::ScoresRequest scores = RequestScores(ctx, before, total, lengths, p);
     DispatchFloats(kOp, query.dtype, [&](auto type) {
       using T = decltype(type);
       if (before.batch == 0 || before.steps == 0) return;
@@ -153,8 +160,11 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
         keys.MoveToPresent(layout.first, layout.resident);
         values.MoveToPresent(layout.first, layout.resident);
       };
-      attention::LaunchWork(
-          ctx, kOp, attention::Attention(std::move(p)), [before = std::move(before)] { before.Run<T>(); }, after);
+      auto first = [before = std::move(before), scores] {
+        before.Run<T>();
+        scores.Run();
+      };
+      attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), std::move(first), after);
     });
   }
 
@@ -291,13 +301,16 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     before.float_sink = static_cast<float*>(ctx.Workspace(static_cast<size_t>(heads_) * sizeof(float)));
     p.sink = before.float_sink;
   }
+  static void CheckColumns(const char* name, int64_t total, const std::vector<int64_t>& lengths) {
+    for (const int64_t length : lengths)
+      GQA_CHECK(length <= total, "expected seqlens_k below total_sequence_length, ", total, ", as ", name,
+                " has a column for each token, got ", length - 1);
+  }
   // attention_bias [1 or B, 1 or N, S, columns]; returns the stride of the batch.
   int64_t BiasStrides(const TensorView& bias, const Preparation& before, int64_t total,
                       const std::vector<int64_t>& lengths, attention::Problem& p) const {
     if (!bias) return 0;
-    for (const int64_t length : lengths)
-      GQA_CHECK(length <= total, "expected seqlens_k below total_sequence_length, ", total,
-                ", as attention_bias has a column for each token, got ", length - 1);
+    CheckColumns("attention_bias", total, lengths);
     const Shape& s = bias.shape;
     GQA_CHECK(s.rank() == 4 && (s[0] == 1 || s[0] == before.batch) && (s[1] == 1 || s[1] == heads_) &&
                   s[2] == before.steps && s[3] == total && bias.dtype == p.query_dtype,
@@ -326,8 +339,17 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     }
   }
 
+  attention::ScoresRequest RequestScores(OpContext& ctx, const Preparation& before, int64_t total,
+                                         const std::vector<int64_t>& lengths, const attention::Problem& p) const {
+    const TensorView view = ctx.Output(kScores, p.query_dtype, {before.batch, heads_, before.steps, total});
+    if (!view || view.elements() == 0) return {};
+    CheckColumns("output_qk", total, lengths);
+    return {ctx, attention::Scores(p, stage_, total, view.data)};
+  }
+
   bool causal_, smooth_, sliding_;
   std::string key_quantisation_, value_quantisation_;
+  attention::ScoreStage stage_;  // of the scores that are returned, if they are asked for
 };
 
 // Of the types and attributes of a cache.
@@ -358,9 +380,21 @@ std::string WhyNotCache(const NodeView& node) {
   return "";
 }
 
+std::string WhyNotScores(const NodeView& node) {
+  if (node.output_used.size() <= kScores || !node.output_used[kScores]) return "";
+  const int64_t stage = node.attributes.Int("qk_output");
+  if (stage != kBeforeSoftmax && stage != kAfterSoftmax)
+    return "GroupQueryAttention that returns output_qk with qk_output=" + std::to_string(stage) + " is not implemented";
+  for (const char* attribute : {"k_quant_type", "v_quant_type"})
+    if (node.attributes.String(attribute) != "NONE")
+      return "GroupQueryAttention that returns output_qk with a quantised cache is not implemented";
+  if (node.attributes.Int("sliding_window_cache") != 0)
+    return "GroupQueryAttention that returns output_qk with sliding_window_cache is not implemented";
+  return "";
+}
+
 std::string WhyNot(const NodeView& node) {
-  if (node.output_used.size() > 3 && node.output_used[3])
-    return "GroupQueryAttention that returns output_qk is not implemented";
+  if (const std::string reason = WhyNotScores(node); !reason.empty()) return reason;
   for (size_t i : {kKey, kValue})
     if (i < node.inputs.size() && node.inputs[i] != DType::kUndefined && node.inputs[i] != node.inputs[kQuery])
       return "GroupQueryAttention of several types is not implemented";

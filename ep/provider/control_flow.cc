@@ -124,7 +124,7 @@ const std::vector<ControlFlow>& ControlFlows() {
   static const std::vector<ControlFlow> flows = {
       {{.type = "If", .since = 1, .until = 25, .inputs = {cond}}, &NewIf},
       {{.type = "Loop", .since = 1, .until = 25, .inputs = {trips, cond}}, &NewLoop},
-      {{.type = "Scan", .since = 9, .until = 25}, &NewScan},
+      {{.type = "Scan", .since = 9, .until = 25}, &NewScan},  // onnxruntime makes kernels of no earlier version
   };
   return flows;
 }

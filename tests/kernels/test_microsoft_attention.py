@@ -90,6 +90,61 @@ def test_group_query_attention(phase, features) -> None:
             )
 
 
+BEFORE_SOFTMAX, AFTER_SOFTMAX = 1, 2
+
+
+@pytest.mark.parametrize("stage", [BEFORE_SOFTMAX, AFTER_SOFTMAX])
+@pytest.mark.parametrize("features", [*FEATURES, {"sink": True, "softcap": 1.5}], ids=str)
+@pytest.mark.parametrize("phase", PHASES, ids=str)
+def test_scores_that_are_returned(phase, features, stage) -> None:
+    past_rows, new, lengths = phase
+    given = operands(
+        np.random.default_rng(8), "float32", len(lengths), new, past_rows, lengths, **features
+    )
+    options = attributes(**features) | {"qk_output": stage}
+    got = run_npu("GroupQueryAttention", given, 4, **options)
+    expected = run_cpu("GroupQueryAttention", given, 4, **options)
+    assert got[3].shape == expected[3].shape
+    without = run_npu("GroupQueryAttention", given, 3, **options)[0]
+    for b, length in enumerate(lengths):
+        first = 0 if new == max(lengths) else length - new
+        rows = min(new, length - first)  # others are padding
+        np.testing.assert_array_equal(got[0][b, :rows], without[b, :rows])
+        scores = got[3][b, :, :rows]
+        # Sums of 16 products below 1 in another order, to which a bias up to 8 is added.
+        np.testing.assert_allclose(
+            scores[..., :length], expected[3][b, :, :rows, :length], rtol=0, atol=2e-6
+        )
+        assert not scores[..., length:].any()  # where the CPU provider leaves what was in memory
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_scores_of_other_types_are_those_of_float32(dtype) -> None:
+    past_rows, new, lengths = PHASES[5]
+    given = operands(np.random.default_rng(9), dtype, 1, new, past_rows, lengths, sink=True)
+    options = attributes() | {"qk_output": AFTER_SOFTMAX}
+    got = run_npu("GroupQueryAttention", given, 4, **options)[3]
+    narrow = given[0].dtype
+    wide = [a.astype(np.float32) if a is not None and a.dtype == narrow else a for a in given]
+    expected = run_npu("GroupQueryAttention", wide, 4, **options)[3]
+    assert got.dtype == narrow
+    np.testing.assert_allclose(got.astype(np.float32), expected, rtol=0, atol=NEAR[dtype])
+
+
+def test_scores_without_a_stage_are_left_to_the_cpu() -> None:
+    given = operands(np.random.default_rng(10), "float32", 1, 3, 0, [3])
+    with pytest.raises(Exception, match="output_qk with qk_output=0 is not implemented"):
+        run_npu("GroupQueryAttention", given, 4, **attributes())
+
+
+def test_scores_need_a_column_for_each_key() -> None:
+    given = operands(np.random.default_rng(10), "float32", 1, 1, 20, [12])
+    given[6] = np.array(8, np.int32)
+    options = attributes() | {"qk_output": BEFORE_SOFTMAX}
+    with pytest.raises(Exception, match="output_qk has a column for each token"):
+        run_npu("GroupQueryAttention", given, 4, **options)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("phase", PHASES, ids=str)
 def test_other_types_give_what_float32_gives(phase, dtype) -> None:

@@ -18,7 +18,9 @@ Scores::Scores(Problem problem, ScoreStage stage, int64_t keys, void* scores)
       keys_(keys),
       scores_(scores) {}
 
-size_t Scores::WorkspaceBytes() const { return BytesFor(DType::kFloat32, Shape{queries_, keys_}.Elements()); }
+size_t Scores::WorkspaceBytes() const { return BytesFor(DType::kFloat32, Shape{queries_, RowSize()}.Elements()); }
+
+int64_t Scores::RowSize() const { return problem_.sink == nullptr ? keys_ : keys_ + 1; }
 
 void Scores::Run(void* workspace) const {
   if (queries_ == 0 || keys_ == 0) return;
@@ -33,13 +35,13 @@ void Scores::Run(void* workspace) const {
         return gemm::Matrix{data, count, p.head_size, of.row_stride, 1};
       };
       gemm::Multiply(p.query_dtype, rows(p.query, s.query, head, queries_),
-                     rows(p.key, s.key, key_head, keys_).Transposed(), {scores, DType::kFloat32, keys_},
+                     rows(p.key, s.key, key_head, keys_).Transposed(), {scores, DType::kFloat32, RowSize()},
                      {.alpha = p.scale});
       DispatchFloats(p.op, p.query_dtype, [&](auto tag) {
         using T = decltype(tag);
         ParallelFor(queries_, RowGrain(keys_), [&](int64_t begin, int64_t end) {
           for (int64_t row = begin; row < end; ++row) {
-            float* values = scores + row * keys_;
+            float* values = scores + row * RowSize();
             Finish(s, head, row, values);
             FromFloat(values, reinterpret_cast<T*>(to) + row * keys_, keys_);
           }
@@ -67,17 +69,26 @@ void Scores::Finish(const Sequence& s, int64_t head, int64_t row, float* values)
     });
   }
   constexpr float kHidden = -std::numeric_limits<float>::infinity();
+  const float hidden = stage_ == ScoreStage::kVisible ? 0.0f : kHidden;
   const uint8_t* mask =
       p.mask == nullptr ? nullptr : p.mask + s.mask + head * p.mask_head_stride + row * p.mask_row_stride;
-  for (int64_t j = begin; mask != nullptr && j < end; ++j) values[j] = mask[j] != 0 ? kHidden : values[j];
-  std::fill(values, values + begin, kHidden);
-  std::fill(values + end, values + keys_, kHidden);
-  if (stage_ == ScoreStage::kBiased) return;
-  if (std::all_of(values, values + keys_, [](float v) { return v == kHidden; })) {
+  for (int64_t j = begin; mask != nullptr && j < end; ++j) values[j] = mask[j] != 0 ? hidden : values[j];
+  std::fill(values, values + begin, hidden);
+  std::fill(values + end, values + keys_, hidden);
+  if (stage_ != ScoreStage::kWeights) return;
+  if (p.sink != nullptr) values[keys_] = p.sink[head];
+  if (std::all_of(values, values + RowSize(), [](float v) { return v == kHidden; })) {
     std::fill_n(values, keys_, 0.0f);
   } else {
-    SoftmaxRow(values, keys_);
+    SoftmaxRow(values, RowSize());
   }
+}
+
+ScoresRequest::ScoresRequest(OpContext& ctx, Scores scores)
+    : scores_(std::move(scores)), workspace_(ctx.Workspace(scores_->WorkspaceBytes())) {}
+
+void ScoresRequest::Run() const {
+  if (scores_) scores_->Run(workspace_);
 }
 
 }  // namespace npu::attention

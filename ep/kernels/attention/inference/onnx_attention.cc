@@ -24,6 +24,7 @@ using attention::kMaxHeadSize;
 using attention::Problem;
 using attention::Rows;
 using attention::Scores;
+using attention::ScoresRequest;
 using attention::ScoreStage;
 using attention::Sequence;
 
@@ -62,16 +63,6 @@ struct Preparation {
       const float value = ToFloat(from[i]);
       to[i] = value < kLowestBias && std::isfinite(value) ? FromFloat<T>(kLowestBias) : from[i];
     }
-  }
-};
-
-// The scores that are returned beside the output.
-struct ScoresRequest {
-  std::optional<Scores> scores;
-  void* workspace = nullptr;
-
-  void Run() const {
-    if (scores) scores->Run(workspace);
   }
 };
 
@@ -239,9 +230,7 @@ class AttentionKernel final : public Kernel {
     const TensorView view = ctx.Output(3, p.query_dtype, {q.batch, q.heads, q.rows, k.rows});
     if (!view || view.elements() == 0) return {};
     if (p.bias.data != nullptr) p.bias.data = mask.tensor.data;
-    ScoresRequest request{Scores(p, stage_, k.rows, view.data)};
-    request.workspace = ctx.Workspace(request.scores->WorkspaceBytes());
-    return request;
+    return {ctx, Scores(std::move(p), stage_, k.rows, view.data)};
   }
 
   void AddSequences(const TensorView& given, const Axes& q, const Axes& k, const Axes& v, int64_t past,
