@@ -41,7 +41,9 @@ NPU_SIMD_INLINE IntVec Load(const int32_t* p) {
   return v;
 }
 NPU_SIMD_INLINE void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
-NPU_SIMD_INLINE Vec Broadcast(float x) { return Vec{} + x; }
+// Bit by bit, also where x is a pair of 16-bit floats: compilers leave the subtraction out, which changes no number,
+// where an addition would make 0 of -0.
+NPU_SIMD_INLINE Vec Broadcast(float x) { return x - Vec{}; }
 NPU_SIMD_INLINE IntVec Broadcast(int32_t x) { return IntVec{} + x; }
 
 NPU_SIMD_INLINE float SumOfLanes(Vec v) {

@@ -250,6 +250,24 @@ TEST_CASE("attention: NaN reaches only the rows that attend to it, and -inf bias
   }
 }
 
+// Two bfloat16 that are multiplied together are read as one float, which is not a number where one of them is infinite.
+TEST_CASE("attention: an infinite value stays infinite") {
+  for (DType dtype : kDTypes) {
+    for (int64_t rows : {1, 40}) {
+      for (int64_t key : {0, 1}) {
+        const Case c{.dtype = dtype, .heads = 1, .rows = rows, .keys = 8};
+        Inputs in = MakeInputs(c);
+        in.value.Set(key * 64, kInfinity);
+        const std::vector<HostTensor> got = RunOp(kType, in.list(), OptionsOf(c));
+        for (int64_t r = 0; r < rows; ++r) {
+          CHECK(got[0][r * 64] == kInfinity);
+          CHECK(std::isfinite(got[0][r * 64 + 1]));
+        }
+      }
+    }
+  }
+}
+
 TEST_CASE("attention: widely spread scores neither overflow nor underflow") {
   Case c{.heads = 1, .rows = 4, .keys = 200, .scale = 1000.0};
   Check(c);

@@ -15,7 +15,7 @@ NPU_SIMD_INLINE Vec LoadPairs(const BFloat16* p) { return (Vec)_mm512_loadu_si51
 NPU_SIMD_INLINE Vec BroadcastPair(const BFloat16* p) {
   float pair;
   std::memcpy(&pair, p, sizeof pair);
-  return _mm512_set1_ps(pair);
+  return Broadcast(pair);
 }
 NPU_SIMD_INLINE Vec DotPairs(Vec sum, Vec a, Vec b) { return _mm512_dpbf16_ps(sum, (__m512bh)a, (__m512bh)b); }
 
