@@ -22,16 +22,13 @@ namespace npu::attention {
 namespace {
 
 #if defined(__AVX512F__)
-using Pairs = __m512bh;
 bool HasInstruction() { return Features().avx512_bf16; }
-NPU_SIMD_INLINE Vec Dot(Vec sum, Pairs a, Pairs b) { return _mm512_dpbf16_ps(sum, a, b); }
 NPU_SIMD_INLINE Vec Rounded(Vec even, Vec odd) {
   return InterleaveHalves((__m256i)_mm512_cvtneps_pbh(even), (__m256i)_mm512_cvtneps_pbh(odd));
 }
 #else
-using Pairs = bfloat16x8_t;
 bool HasInstruction() { return Features().neon_bf16; }
-NPU_SIMD_INLINE Vec Dot(Vec sum, Pairs a, Pairs b) { return vbfdotq_f32(sum, a, b); }
+NPU_SIMD_INLINE Vec DotPairs(Vec sum, Vec a, Vec b) { return vbfdotq_f32(sum, (bfloat16x8_t)a, (bfloat16x8_t)b); }
 NPU_SIMD_INLINE Vec Rounded(Vec even, Vec odd) {
   return (Vec)vzip1q_u16((uint16x8_t)vcvtq_low_bf16_f32(even), (uint16x8_t)vcvtq_low_bf16_f32(odd));
 }
@@ -41,7 +38,7 @@ struct PairMath {
   using Element = BFloat16;
   static constexpr int kElements = 2;
   static constexpr bool kTiles = false;
-  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum = Dot(sum, (Pairs)b, (Pairs)Broadcast(a)); }
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, float a, Vec b) { sum = DotPairs(sum, b, Broadcast(a)); }
   NPU_SIMD_INLINE static Vec Weight(Vec x) { return Exp2(x); }
   NPU_SIMD_INLINE static Vec Pack(Vec even, Vec odd) { return Rounded(even, odd); }
 };
@@ -49,19 +46,19 @@ struct PairMath {
 struct NarrowPairs {
   using Storage = BFloat16;
   using Query = BFloat16;
-  using Register = Vec;
   static constexpr int kStep = 2 * kLanes;
 #if defined(__AVX512F__)
   static constexpr bool kPairs = true;
 #else
   static constexpr bool kPairs = false;
-#endif
+  using Register = Vec;
   NPU_SIMD_INLINE static Vec LoadStep(const BFloat16* p) {
     Vec pairs;
     std::memcpy(&pairs, p, sizeof pairs);
     return pairs;
   }
-  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, Vec a, Vec b) { sum = Dot(sum, (Pairs)a, (Pairs)b); }
+  NPU_SIMD_INLINE static void MultiplyAdd(Vec& sum, Vec a, Vec b) { sum = DotPairs(sum, a, b); }
+#endif
 };
 
 }  // namespace
