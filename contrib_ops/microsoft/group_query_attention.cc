@@ -352,13 +352,16 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   attention::ScoreStage stage_;  // of the scores that are returned, if they are asked for
 };
 
+bool IsQuantised(const NodeView& node) {
+  return node.attributes.String("k_quant_type") != "NONE" || node.attributes.String("v_quant_type") != "NONE";
+}
+
 // Of the types and attributes of a cache.
 std::string WhyNotCache(const NodeView& node) {
   const auto type = [&](size_t i) { return i < node.inputs.size() ? node.inputs[i] : DType::kUndefined; };
   const int64_t bits = node.attributes.Int("kv_cache_bit_width");
-  const auto quantised = [&](const char* attribute) { return node.attributes.String(attribute) != "NONE"; };
   const DType cache = type(kPastKey);
-  if (!quantised("k_quant_type") && !quantised("v_quant_type")) {
+  if (!IsQuantised(node)) {
     return bits == 0 && type(kKeyScale) == DType::kUndefined && type(kValueScale) == DType::kUndefined &&
                    (cache == DType::kUndefined || cache == type(kQuery)) && type(kPastValue) == cache
                ? ""
@@ -385,9 +388,7 @@ std::string WhyNotScores(const NodeView& node) {
   const int64_t stage = node.attributes.Int("qk_output");
   if (stage != kBeforeSoftmax && stage != kAfterSoftmax)
     return "GroupQueryAttention that returns output_qk with qk_output=" + std::to_string(stage) + " is not implemented";
-  for (const char* attribute : {"k_quant_type", "v_quant_type"})
-    if (node.attributes.String(attribute) != "NONE")
-      return "GroupQueryAttention that returns output_qk with a quantised cache is not implemented";
+  if (IsQuantised(node)) return "GroupQueryAttention that returns output_qk with a quantised cache is not implemented";
   if (node.attributes.Int("sliding_window_cache") != 0)
     return "GroupQueryAttention that returns output_qk with sliding_window_cache is not implemented";
   return "";
