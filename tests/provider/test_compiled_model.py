@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,19 @@ def test_small_constants_stay_in_the_model_beside_a_file_of_weights(
     np.testing.assert_array_equal(results(path)[0], expected)
     assert WARNING in capfd.readouterr().err
     assert len(list(tmp_path.iterdir())) == 3  # nothing unfinished beside the model and its files
+
+
+def test_without_onnx_a_file_of_weights_has_all_constants(tmp_path: Path, monkeypatch):
+    """The package works without onnx: the model is what onnxruntime has written, with a warning."""
+    source = tmp_path / "m.onnx"
+    source.write_bytes(model_of([node("MatMul", "x w", "y")], FEEDS, {"w": WEIGHTS["w"]}))
+    options = without_optimizations()
+    options.add_session_config_entry("ep.context_enable", "1")
+    options.add_session_config_entry(FILE_OF_WEIGHTS, "weights.bin")
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="pip install onnx"):
+        patch.setitem(sys.modules, "onnx", None)
+        npu_session(str(source), options)
+    np.testing.assert_array_equal(results(tmp_path / "m_ctx.onnx")[0], results(source)[0])
 
 
 def flip_a_byte(compiled: Path) -> None:

@@ -10,6 +10,7 @@ this, which no entry of the session's configuration sets
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,9 +39,21 @@ def to_be_written(entry: Callable[[str], str], model_path: str | None) -> Path |
 
 
 def keep_small_constants(path: Path) -> None:
-    """Move the small constants of a compiled model from its file of weights into the model."""
-    import onnx
-    from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+    """Move the small constants of a compiled model from its file of weights into the model.
+
+    Without the package onnx they stay there, with a warning.
+    """
+    try:
+        import onnx
+        from onnx.external_data_helper import load_external_data_for_tensor, uses_external_data
+    except ModuleNotFoundError:
+        warnings.warn(
+            f"{path} has all constants in its file of weights, from which onnxruntime reads no "
+            "axes or shapes: if it does not load, compile it again after pip install onnx, or by "
+            "onnxruntime.ModelCompiler",
+            stacklevel=2,
+        )
+        return
 
     model = onnx.load(path, load_external_data=False)
     moved = [
