@@ -141,16 +141,18 @@ def model_of(
             "NPUFusedInferAttentionScore": ["tokens", HEADS, size],
             "MatMul": [1, "tokens", 2 * GATE],
             "NPUSwiGlu": [1, "tokens", GATE],
+            "NPUAddRmsNorm": [1, "tokens", 2 * GATE],
             "Reshape": [None] * (4 if node.input[-1] == "same" else 3),
         }.get(node.op_type)
         if node.input[-1] == "heads":
             shape = [1, "tokens", HEADS + 2 * CACHED, size]
         if shape is not None:
-            infos += [value(name, kind, shape) for name in node.output]
+            infos += [value(name, kind, shape) for name in node.output if name != "rstd"]
         elif node.op_type == "Identity" and node.input[0] == "slots":
             infos.append(value(node.output[0], TensorProto.INT64, shapes["slots"]))
     weights = np.random.default_rng(5).standard_normal((HEADS * size, 2 * GATE)) / 8
     weight = helper.make_tensor("weight", kind, weights.shape, weights.ravel())
+    gamma = helper.make_tensor("gamma", kind, [2 * GATE], weights[0, : 2 * GATE])
     graph = helper.make_graph(
         [*before, *nodes, *after],
         "layer",
@@ -163,7 +165,7 @@ def model_of(
             for name, array in given.items()
         ],
         [value(f"{name}_32", TensorProto.FLOAT, None) for name in outputs],
-        [*(onnx.numpy_helper.from_array(a, n) for n, a in constants(size).items()), weight],
+        [*(onnx.numpy_helper.from_array(a, n) for n, a in constants(size).items()), weight, gamma],
         value_info=infos,
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("npu", 1)]
@@ -246,6 +248,39 @@ def test_a_gated_product_is_one_node(tmp_path, dtype):
 )  # fmt: skip
 def test_what_stays_apart_of_a_gated_product(nodes, outputs):
     model = model_of([*layer(), *nodes], outputs=(*OUTPUTS, *outputs))
+    assert join_groups(model) == {"PagedSelfAttention": 1}
+
+
+def normed(inputs: str = "halves residual gamma") -> list[onnx.NodeProto]:
+    return [
+        onnx_node("Identity", "weight", "computed"),
+        onnx_node("MatMul", "attended computed", "residual"),
+        onnx_node("MatMul", "attended weight", "halves"),
+        npu("NPUAddRmsNorm", inputs, "normed rstd sum", epsilon=1e-3),
+    ]
+
+
+@pytest.mark.parametrize("dtype", TYPES)
+@pytest.mark.parametrize("inputs", ["halves residual gamma", "residual halves gamma"])
+def test_a_normed_product_is_one_node(tmp_path, dtype, inputs):
+    arrays, outputs = feeds(32), (*OUTPUTS, "normed", "sum")
+    model = model_of([*layer(), *normed(inputs)], 32, dtype, outputs)
+    expected = run(session_of(model, tmp_path, NPU), arrays)
+    assert join_groups(model) == {"PagedSelfAttention": 1, "MatMulAddRmsNorm": 1}
+    for provider in PROVIDERS[: 2 if dtype == "bfloat16" else 3]:  # the CPU has no such MatMul
+        found = run(session_of(model, tmp_path, provider), arrays)
+        for a, b in zip(found[3:], expected[3:], strict=True):
+            # The sum is rounded once, and the product not at all.
+            np.testing.assert_allclose(a, b, rtol=0, atol=32 * 2.0 ** -BITS[dtype])
+
+
+@pytest.mark.parametrize(
+    "outputs",
+    [("normed", "halves"), ("normed", "rstd"), ("sum",)],
+    ids=["the product is read", "rstd is read", "no norm"],
+)
+def test_what_stays_apart_of_a_normed_product(outputs):
+    model = model_of([*layer(), *normed()], outputs=(*OUTPUTS, *outputs))
     assert join_groups(model) == {"PagedSelfAttention": 1}
 
 

@@ -21,10 +21,20 @@ bool Serves(const Result& c, const Epilogue& epilogue, const StoredIntegers* int
          (!terms.bias.data || terms.bias.stride == 1);
 }
 
+bool Scales(const Epilogue& epilogue) {
+  return epilogue.alpha != 1.0f || epilogue.column_scale.data || epilogue.row_scale.data || epilogue.total_scale.data;
+}
+
 bool Computes(const Result& c, const Epilogue& epilogue) {
   if (c.dtype == DType::kInt32) return false;  // the sum itself
-  return epilogue.alpha != 1.0f || epilogue.column_scale.data || epilogue.row_scale.data || epilogue.addend.data ||
-         epilogue.total_scale.data;
+  return Scales(epilogue) || epilogue.addend.data;
+}
+
+// Whether Bfloat16Rows computes it, with an addend whose columns follow each other.
+bool Rounds(const Result& c, const Epilogue& epilogue) {
+  if (c.dtype != DType::kBFloat16 || epilogue.gated_columns > 0 || Scales(epilogue)) return false;
+  const Addend& addend = epilogue.addend;
+  return !addend.data || (addend.dtype == DType::kBFloat16 && addend.scale == 1.0f);
 }
 
 bool LiesInLines(const Result& c) {
@@ -39,7 +49,7 @@ RowEpilogue::RowEpilogue(const Result& c, int64_t elements, const Epilogue& epil
       integers_(integers),
       serves_(Serves(c, epilogue, integers)),
       computes_(Computes(c, epilogue)),
-      rounds_(serves_ && !computes_ && !integers && epilogue.gated_columns == 0 && c.dtype == DType::kBFloat16),
+      rounds_(serves_ && !integers && gemm::Rounds(c, epilogue)),
       past_caches_(serves_ && epilogue.gated_columns == 0 && elements * BitsOf(c.dtype) / 8 >= kPastCaches &&
                    LiesInLines(c)) {}
 

@@ -16,16 +16,20 @@
 
 namespace npu::gemm {
 
-// Rows whose sums only have to be rounded to bfloat16, which most products are: a few instructions each, so that the
-// processor looks ahead to the tiles of the next steps.
+// Rows whose sums only have to be rounded to bfloat16, which most products are, or after a bias or residual of bfloat16
+// was added: a few instructions each, so that the processor looks ahead to the tiles of the next steps.
 class Bfloat16Rows {
  public:
-  Bfloat16Rows(const Tile& tile, const Result& c, bool past_caches)
+  Bfloat16Rows(const Tile& tile, const Result& c, const Addend& addend, bool past_caches)
       : sums_(tile.sums),
         to_(static_cast<uint16_t*>(c.data) + tile.m0 * c.row_stride + tile.n0),
         stride_(c.row_stride),
         left_(tile.rows),
-        past_caches_(past_caches) {}
+        past_caches_(past_caches) {
+    if (!addend.data) return;
+    addend_ = static_cast<const uint16_t*>(addend.data) + tile.m0 * addend.row_stride + tile.n0;
+    addend_stride_ = addend.row_stride;
+  }
   int64_t left() const { return left_; }
   // Takes the rows that were stored off the tile.
   void LeaveRest(Tile& tile) const {
@@ -36,7 +40,13 @@ class Bfloat16Rows {
 #if defined(__AVX512F__)
   __attribute__((target("avx512bf16"), always_inline)) void Store(int rows) {
     for (; rows > 0 && left_ > 0; --rows, --left_, sums_ += kPanelColumns, to_ += stride_) {
-      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(_mm512_load_ps(sums_ + kLanes), _mm512_load_ps(sums_));
+      __m512 low = _mm512_load_ps(sums_), high = _mm512_load_ps(sums_ + kLanes);
+      if (addend_) {
+        low = _mm512_add_ps(low, Widened(addend_));
+        high = _mm512_add_ps(high, Widened(addend_ + kLanes));
+        addend_ += addend_stride_;
+      }
+      const __m512i line = (__m512i)_mm512_cvtne2ps_pbh(high, low);
       if (past_caches_) {
         _mm512_stream_si512(reinterpret_cast<__m512i*>(to_), line);
       } else {
@@ -44,12 +54,18 @@ class Bfloat16Rows {
       }
     }
   }
+  static __attribute__((target("avx512bf16"), always_inline)) __m512 Widened(const uint16_t* from) {
+    const __m512i words = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+  }
 #endif
 
  private:
   const float* sums_;
   uint16_t* to_;
   int64_t stride_, left_;
+  const uint16_t* addend_ = nullptr;
+  int64_t addend_stride_ = 0;
   bool past_caches_;
 };
 
@@ -65,7 +81,7 @@ class RowEpilogue {
   }
   // Whether Rounded serves a tile.
   bool Rounds(const Tile& tile) const { return rounds_ && tile.columns == kPanelColumns; }
-  Bfloat16Rows Rounded(const Tile& tile) const { return {tile, c_, past_caches_}; }
+  Bfloat16Rows Rounded(const Tile& tile) const { return {tile, c_, epilogue_.addend, past_caches_}; }
   void StoreTile(const Tile& tile) const { gemm::StoreTile(tile, c_, epilogue_, integers_); }
 
   // Rows of a C that no cache holds are stored past the caches. Such stores take an sfence to be ordered.
@@ -144,10 +160,9 @@ class RowEpilogue {
     const Addend& addend = epilogue_.addend;
     const int64_t at = row * addend.row_stride + column;
     if (addend.dtype == DType::kFloat32) return _mm512_loadu_ps(static_cast<const float*>(addend.data) + at);
-    const __m256i halves =
-        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(static_cast<const uint16_t*>(addend.data) + at));
-    if (addend.dtype == DType::kFloat16) return _mm512_maskz_cvtph_ps(0xffff, halves);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+    const uint16_t* halves = static_cast<const uint16_t*>(addend.data) + at;
+    if (addend.dtype == DType::kBFloat16) return Bfloat16Rows::Widened(halves);
+    return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(halves)));
   }
 
   NPU_ROW_INLINE void Write(__m512 low, __m512 high, int64_t at) const {
@@ -188,7 +203,7 @@ class RowEpilogue {
   const StoredIntegers* integers_;
   const bool serves_;    // this epilogue and type of result
   const bool computes_;  // more than a rounding
-  const bool rounds_;    // to bfloat16, and nothing else
+  const bool rounds_;    // to bfloat16, after no more than the addition of values of bfloat16
   const bool past_caches_;
   const bool rough_gate_ = BitsOf(c_.dtype) == 16;
 };

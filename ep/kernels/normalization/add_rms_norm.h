@@ -1,4 +1,5 @@
 // The RMS norm of the sum of two rows in two passes: the sum is rounded once, and the norm reads the rounded values.
+// Also the norm of one row, with the same bits as of a sum of that value.
 #pragma once
 
 #include <algorithm>
@@ -22,21 +23,38 @@ class AddRmsNormRows {
   float Run(const T* a, const T* b, T* sum, T* y) {
     double total = 0.0;
     ForEachBlock(n_, [&](int64_t begin, int64_t count) {
-      total += AddBlock(a + begin, b + begin, sum == nullptr ? nullptr : sum + begin, sums_.values() + begin, count);
+      T* out = sum == nullptr ? nullptr : sum + begin;
+      total += AddBlock<true>(a + begin, b + begin, out, sums_.values() + begin, count);
     });
+    return Normalize(total, y);
+  }
+
+  // The same of x, which is a sum already. y may be x.
+  float Run(const T* x, T* y) {
+    double total = 0.0;
+    ForEachBlock(n_, [&](int64_t begin, int64_t count) {
+      total += AddBlock<false>(x + begin, nullptr, nullptr, sums_.values() + begin, count);
+    });
+    return Normalize(total, y);
+  }
+
+ private:
+  float Normalize(double total, T* y) {
     const float rstd = static_cast<float>(1.0 / std::sqrt(total / static_cast<double>(n_) + epsilon_));
     if (y != nullptr) Scale(rstd, y);
     return rstd;
   }
 
- private:
-  // Writes the rounded sums to `rounded` and, as T, to `sum`; returns the sum of their squares.
+  // Writes the rounded sums to `rounded` and, as T, to `sum`; returns the sum of their squares. Without
+  // kAdd the sums are a.
+  template <bool kAdd>
   static float AddBlock(const T* a, const T* b, T* sum, float* rounded, int64_t n) {
     using namespace simd;
     constexpr int kSums = 4;  // hide the latency of additions
     Vec squares[kSums] = {};
     const auto add = [&](int64_t i, Vec& square) NPU_SIMD_INLINE_LAMBDA {
-      const Vec v = Rounded<T>(LoadFloats(a + i) + LoadFloats(b + i));
+      Vec v = LoadFloats(a + i);
+      if constexpr (kAdd) v = Rounded<T>(v + LoadFloats(b + i));
       if (sum != nullptr) StoreRounded(v, sum + i);
       Store(rounded + i, v);
       square += v * v;
@@ -48,7 +66,8 @@ class AddRmsNormRows {
     for (; i + kLanes <= n; i += kLanes) add(i, squares[0]);
     float total = SumOfLanes((squares[0] + squares[1]) + (squares[2] + squares[3]));
     for (; i < n; ++i) {
-      const T value = FromFloat<T>(ToFloat(a[i]) + ToFloat(b[i]));
+      T value = a[i];
+      if constexpr (kAdd) value = FromFloat<T>(ToFloat(value) + ToFloat(b[i]));
       if (sum != nullptr) sum[i] = value;
       rounded[i] = ToFloat(value);
       total += rounded[i] * rounded[i];
@@ -82,6 +101,15 @@ void AddRmsNorm(int64_t rows, int64_t n, double epsilon, const T* a, const T* b,
       const float r = norm.Run(a + at, b + at, sums ? sums + at : nullptr, y ? y + at : nullptr);
       if (rstd) rstd[row] = r;
     }
+  });
+}
+
+// The norm of `rows` rows on all threads. y may be x.
+template <class T>
+void RmsNorm(int64_t rows, int64_t n, double epsilon, const T* x, const T* gamma, T* y) {
+  ParallelFor(rows, RowGrain(n), [=](int64_t begin, int64_t end) {
+    AddRmsNormRows<T> norm(gamma, epsilon, n);
+    for (int64_t row = begin; row < end; ++row) norm.Run(x + row * n, y + row * n);
   });
 }
 

@@ -15,6 +15,7 @@ from onnx_ir.passes import common
 
 from .gated_product_group import gated_product
 from .node_groups import Group, said
+from .normed_product_group import normed_product
 from .paged_attention_group import paged_attention
 
 DOMAIN = "npu.fused"
@@ -26,7 +27,7 @@ def join_groups(model: ir.Model) -> dict[str, int]:
     order = {node: i for i, node in enumerate(model.graph)}
     called = {node.op_identifier() for node in order}
     bodies: dict[tuple[object, ...], str] = {}
-    for find in (paged_attention, gated_product):
+    for find in (paged_attention, gated_product, normed_product):
         for node in list(model.graph):
             group = find(node)
             if group is not None and group.is_closed() and _can_end(group, order):

@@ -6,6 +6,8 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+
 
 class Group(NamedTuple):
     """Nodes that are joined into one of domain ``npu.fused``.
@@ -44,6 +46,16 @@ class Search:
         if node not in self.nodes:
             self.nodes.append(node)
         return node
+
+    def product(self, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
+        """Return the operands of the product with a constant matrix that computes a value."""
+        node = self.producer(value, "MatMul")
+        rows, weight = (None, None) if node is None else node.inputs
+        if rows is None or weight is None or not weight.is_initializer() or weight.is_graph_input():
+            return None
+        if weight.dtype not in _FLOATS or weight.shape is None or weight.shape.rank() != 2:
+            return None
+        return rows, weight
 
     def through(self, value: ir.Value | None, *op_types: str) -> ir.Value | None:
         """Return what nodes of these types, the last first, have made the value of."""

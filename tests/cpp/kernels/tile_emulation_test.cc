@@ -24,9 +24,10 @@ void CheckWithTiles(const char* tests, const std::map<std::string, std::string>&
 TEST_CASE("matmul and attention agree with AMX tile instructions") {
   if (!Features().avx512 || test::MachineHasTiles()) return;  // not built for tiles, or tested without emulation
   CHECK(test::RunWithTiles("child: AMX tiles are available").exit_code == 0);
-  for (const char* tests : {"Gemm matches *", "Gemm adds *", "Gemm stores *", "MatMul follows *",
-                            "MatMulInteger matches *", "a packed weight *", "NaN and infinities reach *",
-                            "GatedMatMul *", "npu_quant_matmul scales*", "weight-only matmul: *", "attention: *"})
+  for (const char* tests :
+       {"Gemm matches *", "Gemm adds *", "Gemm stores *", "MatMul follows *", "MatMulInteger matches *",
+        "a packed weight *", "NaN and infinities reach *", "GatedMatMul *", "MatMulAddRmsNorm *",
+        "npu_quant_matmul scales*", "weight-only matmul: *", "attention: *"})
     CheckWithTiles(tests);
 }
 

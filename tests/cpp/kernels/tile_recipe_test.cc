@@ -107,6 +107,20 @@ TEST_CASE("child: the gate of a product is computed beside its steps" * doctest:
   CHECK(counts.products_after_vectors >= (kTiles - kThreads) * 15);
 }
 
+// The residual is added to the 32 rows of a tile, and the sum stored, with 16 steps of the next one.
+TEST_CASE("child: the residual of a product is added beside its steps" * doctest::skip()) {
+  constexpr int64_t kRows = 128, kColumns = 96, kTiles = kRows / 32 * (kColumns / 32), kThreads = 2;
+  TestNode node("npu.fused::MatMulAddRmsNorm", {.outputs = 2});
+  node.PrePack(1, HostTensor::Random(DType::kBFloat16, {576, kColumns}, 2));
+  TakeCounts();
+  node.Run({HostTensor::Random(DType::kBFloat16, {kRows, 576}, 1), HostTensor(),
+            HostTensor::Random(DType::kBFloat16, {kRows, kColumns}, 3),
+            HostTensor::Random(DType::kBFloat16, {kColumns}, 4)});
+  const TileCounts counts = TakeCounts();
+  CHECK(counts.products == 4 * kTiles * (576 / 32));
+  CHECK(counts.products_after_vectors >= (kTiles - kThreads) * 15);
+}
+
 // 8 panels of 32 queries see two blocks of 128 keys. Scores take 4 × 2 steps of four products per panel and block, and
 // the sums of values as many. All but the scores of a block's first keys and the sums of its last panel are computed
 // beside exponentials. Keys and values, two loads of the four of a step, pass by the L1 cache.

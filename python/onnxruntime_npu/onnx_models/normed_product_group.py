@@ -1,0 +1,36 @@
+"""The product before a residual sum, and the norm of that sum."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from .node_groups import Group, Search
+
+
+def normed_product(norm: ir.Node) -> Group | None:
+    """Return the group of this norm of a sum and the product with a constant matrix before it."""
+    if (norm.domain, norm.op_type) != ("npu", "NPUAddRmsNorm") or len(norm.inputs) != 3:
+        return None
+    y, rest = norm.outputs[0], norm.outputs[1:]
+    if not _is_read(y) or any(_is_read(rstd) for rstd in rest[:1]):
+        return None
+    for product, residual in (norm.inputs[:2], norm.inputs[1::-1]):
+        search = Search(norm)
+        operands, gamma = search.product(product), norm.inputs[2]
+        if operands is None or residual is None or gamma is None:
+            continue
+        rows, weight = operands
+        if gamma.shape is None or weight.shape is None or gamma.shape != weight.shape[1:]:
+            continue
+        inputs = {"A": rows, "B": weight, "residual": residual, "gamma": gamma}
+        outputs = {"Y": y}
+        if len(rest) > 1 and _is_read(rest[1]):
+            outputs["sum"] = rest[1]
+        epsilon = norm.attributes.get("epsilon")
+        attributes = [] if epsilon is None else [epsilon]
+        return Group("MatMulAddRmsNorm", search.nodes, inputs, outputs, attributes)
+    return None
+
+
+def _is_read(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
