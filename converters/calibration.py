@@ -133,7 +133,7 @@ def rounded_for_inputs(
         progress.update()
         return rounded(layer, moments)
 
-    hooks = RoundsWhenCalled(layers, round_one)
+    rounding = RoundsWhenCalled(layers, round_one)
     training = model.training
     model.eval()
     try:
@@ -141,8 +141,8 @@ def rounded_for_inputs(
     finally:
         progress.close()
         model.train(training)
-        hooks.remove()
-    return hooks.results
+        rounding.remove()
+    return rounding.results
 
 
 def _run(model: torch.nn.Module, batch: Any) -> None:

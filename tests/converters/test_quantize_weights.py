@@ -15,6 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime_npu.converters import SCHEMES, quantize_weights
+from onnxruntime_npu.converters.calibration import rounded_for_inputs
 from onnxruntime_npu.converters.compensated_rounding import compensated_columns
 from onnxruntime_npu.converters.rounding import quantized_columns
 
@@ -181,6 +182,25 @@ def test_rounding_for_inputs_halves_the_error_of_outputs(group: int) -> None:
             _error(model(unseen.bfloat16()).float(), expected) for model in (plain, calibrated)
         ]
     assert errors[1] < 0.5 * errors[0]
+
+
+def test_rounding_for_inputs_does_not_compute_the_layers_that_it_rounds() -> None:
+    """In 16 bits torch takes most of the time for them on a processor without such products."""
+
+    def not_needed(_: torch.Tensor) -> torch.Tensor:
+        raise AssertionError("the output of the layer itself is not used")
+
+    def rounded_layer(layer: torch.nn.Linear) -> torch.nn.Module:
+        return torch.nn.Linear(layer.in_features, layer.out_features)
+
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 32))
+    layers = {name: layer for name, layer in model.named_children()}
+    layers["0"].forward = not_needed
+    rounded = rounded_for_inputs(
+        model, layers, lambda layer, _: rounded_layer(layer), [torch.randn(4, 64)]
+    )
+    assert list(rounded) == ["0", "1"]
+    assert layers["0"].forward is not_needed and "forward" not in layers["1"].__dict__
 
 
 class Attention(torch.nn.Module):
