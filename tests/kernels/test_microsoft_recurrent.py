@@ -15,7 +15,9 @@ WEIGHTS = (1, 2, 8, 9, 10, 11)  # constants, as in files
 
 
 def operands(rng, batch: int, directions: int, kind=np.int8, zero: int = 0, per_column=False):
-    low, high = (-127, 128) if kind == np.int8 else (0, 256)
+    # Signed weights of 7 bits: without VNNI the CPU provider saturates sums of two products.
+    low, high = (-64, 64) if kind == np.int8 else (0, 256)
+    step = 2 if kind == np.int8 else 1
     scales = (directions, 4 * HIDDEN) if per_column else (directions,)
 
     def weight(depth: int) -> np.ndarray:
@@ -26,7 +28,7 @@ def operands(rng, batch: int, directions: int, kind=np.int8, zero: int = 0, per_
 
     quantised = []
     for _ in "WR":
-        quantised.append(rng.uniform(0.003, 0.006, scales).astype(np.float32))
+        quantised.append((step * rng.uniform(0.003, 0.006, scales)).astype(np.float32))
         quantised.append(np.full(scales, zero, kind))
     state = (directions, batch, HIDDEN)
     return [
@@ -107,7 +109,7 @@ def lstm_model() -> onnx.ModelProto:
 @pytest.mark.parametrize("kind", [QuantType.QInt8, QuantType.QUInt8])
 def test_model_of_quantize_dynamic(tmp_path, kind) -> None:
     model, path = lstm_model(), tmp_path / "quantised.onnx"
-    quantize_dynamic(model, path, weight_type=kind)
+    quantize_dynamic(model, path, weight_type=kind, reduce_range=True)
     npu, cpu = (make_session(path.read_bytes(), p) for p in ("NPUExecutionProvider",
                                                              "CPUExecutionProvider"))  # fmt: skip
     assert npu_nodes(npu) == [OP]
