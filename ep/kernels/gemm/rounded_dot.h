@@ -22,7 +22,9 @@ inline constexpr SliverOrder kVectorSlivers{.rows = 12, .unit = 4};
 using RoundedDotFunction = void (*)(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales,
                                     float* tile);
 RoundedDotFunction SelectRoundedDot(int bits);
-RoundedDotFunction NeonRoundedDot(int bits);  // null without the dot products of ARM64
+// Null without AVX2, and without the dot products of ARM64.
+RoundedDotFunction Avx2RoundedDot(int bits);
+RoundedDotFunction NeonRoundedDot(int bits);
 
 // Of tile registers: two tiles of 16 rows of 64 integers.
 inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};

@@ -164,6 +164,7 @@ RoundedDotFunction SelectRoundedDot(int bits) {
 #if defined(__AVX512F__)
   if (Features().avx512_vnni) return bits == 8 ? &VnniDotOfRows<8> : &VnniDotOfRows<4>;
 #endif
+  if (const RoundedDotFunction dot = Avx2RoundedDot(bits)) return dot;
   if (const RoundedDotFunction dot = NeonRoundedDot(bits)) return dot;
   return bits == 8 ? &PlainDot<8> : &PlainDot<4>;
 }
