@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -237,6 +239,40 @@ def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.slow
+def change_text_quantization(folder, values):
+    file = folder / "config.json"
+    config = json.loads(file.read_text())
+    config["text_config"]["quantization_config"] = values
+    file.write_text(json.dumps(config))
+
+
+def test_unknown_quantisation_of_the_text_part_is_warned_of(tmp_path):
+    """transformers goes by it where the whole model has none."""
+    tiny_model("clip").save_pretrained(tmp_path / "in")
+    change_text_quantization(tmp_path / "in", {"quant_method": "unheard"})
+    report = export_image_text_to_text(tmp_path / "in", tmp_path / "out")
+    warnings = [warning for part in report.parts.values() for warning in part.warnings]
+    (warning,) = [warning for warning in warnings if "quant_method 'unheard'" in warning]
+    assert "the weights are taken for floats without it" in warning
+    assert "unheard" not in (tmp_path / "out" / "config.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"quant_method": "gptq", "bits": 4}, "expected float weights, got integers of gptq"),
+        ([1], "a quantization_config of type list, expected an object of JSON"),
+    ],
+)
+def test_text_part_that_is_not_in_floats_is_refused(tmp_path, values, message):
+    tiny_model("clip").save_pretrained(tmp_path / "in")
+    change_text_quantization(tmp_path / "in", values)
+    with pytest.raises(ExportError, match=message) as caught:
+        export_image_text_to_text(tmp_path / "in", tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+
+
 def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys):
     model = tiny_model("clip")
     model.save_pretrained(tmp_path / "in")

@@ -41,6 +41,8 @@ _SIZES = {
     "num_key_value_heads": 1,
     "vocab_size": 1,
 }
+# Of config.json: where a model of several modalities has what a language model has at the top.
+_TEXT_PARTS = ("text_config", "decoder", "generator")
 _LARGEST = 2**31 - 1
 _LEAST_BYTES = 2  # of a float that means what it says
 _NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
@@ -213,7 +215,7 @@ def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
 
 def _check_quantization(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse a description of quantisation that transformers takes for its own object."""
-    values = config.get("quantization_config")
+    values = _quantization_config(config)
     if values is not None and not isinstance(values, dict):
         raise ExportError(
             f"cannot load {path}: its config.json has a quantization_config of type "
@@ -241,7 +243,7 @@ def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
 
 def _quantization(config: Mapping[str, Any]) -> tuple[str | None, Any]:
     """Return the ``quant_method`` of a configuration, and one that transformers leaves out."""
-    values = config.get("quantization_config")
+    values = _quantization_config(config)
     if not isinstance(values, dict):
         return None, None
     method = values.get("quant_method")
@@ -250,9 +252,17 @@ def _quantization(config: Mapping[str, Any]) -> tuple[str | None, Any]:
     return method if isinstance(method, str) else None, None
 
 
+def _quantization_config(config: Mapping[str, Any]) -> Any:
+    """Return what transformers goes by: that of the whole model, or else that of its text part."""
+    own = config.get("quantization_config")
+    text = next((config[name] for name in _TEXT_PARTS if isinstance(config.get(name), dict)), {})
+    return own or text.get("quantization_config", own)
+
+
 def _forget_quantization(model: Any) -> None:
     """Make the configuration of a model in floats say so, also where it is saved."""
-    model.config.__dict__.pop("quantization_config", None)
+    for config in (model.config, model.config.get_text_config(decoder=True)):
+        config.__dict__.pop("quantization_config", None)
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
