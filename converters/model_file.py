@@ -68,14 +68,21 @@ def check_target(model: ir.Model, out: str | Path, source: object) -> None:
         raise ArgumentError(f"no such directory to write to: {out.parent}")
     if isinstance(source, (str, Path)) and out.exists() and os.path.samefile(source, out):
         raise ArgumentError(f"expected another file to write to than the one read, {out}")
-    data = _data_of(out)
-    if any(
-        isinstance(value.const_value, ir.ExternalTensor)
-        and data.exists()
-        and os.path.samefile(value.const_value.path, data)
-        for value in model.graph.initializers.values()
-    ):
-        raise ArgumentError(f"expected another name to write to: weights are read from {data}")
+    for written in (out, _data_of(out)):
+        if written.exists() and any(os.path.samefile(read, written) for read in _data_files(model)):
+            raise ArgumentError(
+                f"expected another name to write to: weights are read from {written}"
+            )
+
+
+def _data_files(model: ir.Model) -> set[str]:
+    """Return the files that weights are read from, also those of branches and loops."""
+    return {
+        str(value.const_value.path)
+        for graph in model.graphs()
+        for value in graph.initializers.values()
+        if isinstance(value.const_value, ir.ExternalTensor)
+    }
 
 
 def _data_of(out: Path) -> Path:

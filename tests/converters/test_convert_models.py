@@ -249,14 +249,15 @@ def test_bad_files_are_refused_in_one_line(tmp_path, function):
     assert not out.exists()
 
 
-def test_weights_that_are_read_are_not_overwritten(tmp_path):
+@pytest.mark.parametrize("written", ["out.onnx", "out.onnx.data"])
+def test_weights_that_are_read_are_not_overwritten(tmp_path, written):
     node = helper.make_node("MatMul", ["x", "w"], ["y"])
     x, w = {"x": np.ones((1, 64), np.float32)}, np.ones((64, 64), np.float32)
     model = model_of([node], x, {"y": np.float32}, {"w": w})
     onnx.save(model, tmp_path / "in.onnx", save_as_external_data=True, location="out.onnx.data")
     before = (tmp_path / "out.onnx.data").read_bytes()
     with pytest.raises(ArgumentError, match="weights are read from"):
-        convert(tmp_path / "in.onnx", tmp_path / "out.onnx")
+        convert(tmp_path / "in.onnx", tmp_path / written)
     assert (tmp_path / "out.onnx.data").read_bytes() == before
 
 

@@ -181,6 +181,10 @@ def test_head_and_activations_are_rounded_if_asked_for(tmp_path, kind):
             "expected calibration of tokens from 0 to 96",
         ),
         (
+            {"quant": "w8a8_dynamic", "calibration": [[]]},
+            "expected calibration of at least one token, got none",
+        ),
+        (
             {"quant": "w8a8", "calibration": ["text"], "dtype": "bfloat16"},
             "expected calibration of token ids for a model without a tokenizer",
         ),

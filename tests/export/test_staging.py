@@ -176,3 +176,17 @@ def test_place_that_cannot_be_written_to_is_found_before_the_model_is_read(tmp_p
     with pytest.raises(ExportError, match=r"^cannot write .*new.out: .* is not writable$"):
         export_causal_lm("nowhere", tmp_path / "new" / "out")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["export_causal_lm", "export_encoder", "export_seq2seq", "export_image_text_to_text"],
+)
+def test_directory_of_the_model_is_not_written_to(tmp_path, name):
+    """The configuration of what is exported says less: a quantised model could not be read."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "model")
+    with pytest.raises(ArgumentError, match="expected another directory to write to than the mod"):
+        getattr(exporter, name)(tmp_path / "model", tmp_path / "link")
+    assert [path.name for path in (tmp_path / "model").iterdir()] == ["config.json"]

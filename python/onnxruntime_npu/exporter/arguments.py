@@ -21,13 +21,20 @@ def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
         raise ArgumentError(f"expected {name} to be one of {', '.join(choices)}, got {value!r}")
 
 
-def check_directory(path: str | Path) -> Path:
+def check_directory(path: str | Path, source: object) -> Path:
     """Return the path of a directory to write to, which need not exist yet.
 
-    Raises ArgumentError if it or one that it is in is a file, ExportError if it cannot be written
-    to: before a model is loaded and proven for it.
+    Raises ArgumentError if it or one that it is in is a file, or if it is that of the model,
+    ``source``, whose configuration would be replaced by that of the exported one; ExportError if it
+    cannot be written to: before a model is loaded and proven for it.
     """
     path = Path(path)
+    from_directory = isinstance(source, (str, Path)) and Path(source).is_dir()
+    if from_directory and path.exists() and path.samefile(str(source)):
+        raise ArgumentError(
+            f"expected another directory to write to than the model's, got {path}: its "
+            f"config.json would be replaced"
+        )
     place = next(each for each in (path, *path.absolute().parents) if each.exists())
     if not place.is_dir():
         raise ArgumentError(f"expected a directory to write to, got the file {place}")

@@ -146,7 +146,7 @@ def export_causal_lm(
     if quant_head and division.ranks > 1:
         raise ArgumentError("expected quant_head on one rank, got several ranks")
     opset = check_opset(opset)
-    out = check_directory(out_dir)
+    out = check_directory(out_dir, model_or_dir)
     if isinstance(model_or_dir, nn.Module):
         checkpoint = wrap(model_or_dir, tokenizer)
     else:

@@ -86,7 +86,7 @@ def export_encoder(
     if tower is not None:
         check_choice("tower", tower, TOWERS)
     opset = check_opset(opset)
-    out = check_directory(out_dir)
+    out = check_directory(out_dir, model_or_dir)
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_encoder(model_or_dir)
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model

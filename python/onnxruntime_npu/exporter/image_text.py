@@ -78,7 +78,7 @@ def export_image_text_to_text(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     opset = check_opset(opset)
-    out = check_directory(out_dir)
+    out = check_directory(out_dir, model_or_dir)
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_image_text(model_or_dir)
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model

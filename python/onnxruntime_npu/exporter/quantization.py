@@ -118,7 +118,9 @@ def calibration_batches(
             ids = tokenizer(sample)["input_ids"]
         if ids:
             rows.append(ids)
-    if joined and rows:
+    if not rows:
+        raise ArgumentError("expected calibration of at least one token, got none")
+    if joined:
         rows = [[token for row in rows for token in row][: min(_MOST_TOKENS, context)]]
     for row in rows:
         if not all(0 <= token < vocabulary for token in row):
@@ -131,7 +133,7 @@ def _shipped_ids(tokenizer: Any | None, vocabulary: int) -> list[int] | None:
     if tokenizer is None:
         return None
     ids: list[int] = tokenizer(_TEXT.read_text(encoding="utf-8"))["input_ids"]
-    return ids if all(0 <= token < vocabulary for token in ids) else None
+    return ids if ids and all(0 <= token < vocabulary for token in ids) else None
 
 
 def quantize(

@@ -82,7 +82,7 @@ def export_seq2seq(
     _check_cache(cache)
     check_quant(quant, DTYPES[dtype])
     opset = check_opset(opset)
-    out = check_directory(out_dir)
+    out = check_directory(out_dir, model_or_dir)
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_seq2seq(model_or_dir)
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
