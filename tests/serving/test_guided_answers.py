@@ -185,6 +185,26 @@ def test_tools_may_be_called_or_not(server):
     assert kinds == {True, False}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "text"),
+    [
+        (r"a/b", "a/b"),
+        (r"a\/b", "a/b"),
+        (r"a\\/b", "a\\/b"),
+        (r"a\\\/b", "a\\/b"),
+        ("a\nb", "a\nb"),
+        ("a\\\nb", "a\nb"),
+        (r"\d{0}a\n//b", "a\n//b"),
+    ],
+)
+def test_patterns_beside_tools_are_those_without(server, pattern, text):
+    """They are written into a grammar there, between slashes."""
+    format = {"type": "regex", "regex": pattern}
+    for tools in ([], [NOW]):
+        message = ask(server, response_format=format, tools=tools, seed=1).choices[0].message
+        assert message.tool_calls or message.content == text
+
+
 def test_text_of_an_answer_that_is_a_call_is_one(server):
     """What a model writes without being made to, here by a pattern, is read."""
     written = r'Wait\. <tool_call>\n\{"name": "now"\}\n</tool_call>'

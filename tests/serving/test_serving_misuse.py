@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from onnxruntime_npu.serving.embeddings import EmbeddingsRequest
+from onnxruntime_npu.serving.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    TokenizeRequest,
+)
+from pydantic import ValidationError
 
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 MESSAGES = [{"role": "user", "content": "hi"}]
@@ -33,7 +41,7 @@ def check(answer, status, code, param=None):
         ({"temperature": "hot"}, 400, "invalid_value", "temperature"),
         ({"top_p": 1.01}, 400, "invalid_value", "top_p"),
         ({"top_k": -2}, 400, "invalid_value", "top_k"),
-        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"max_tokens": -1}, 400, "invalid_value", "max_tokens"),
         ({"max_tokens": 10**30}, 400, "invalid_value", "max_tokens"),
         ({"max_tokens": 256}, 400, "context_length_exceeded", None),
         ({"seed": 2**64}, 400, "invalid_value", "seed"),
@@ -158,6 +166,46 @@ def test_bodies(server, body, status, code):
     assert check(answer, status, code, answer.json()["error"]["param"])
 
 
+MANY = 5000
+WRONG = [
+    *((CompletionRequest, {"prompt": [*[1] * MANY, each]}) for each in ("a", None, [1])),
+    (CompletionRequest, {"prompt": [[*[1] * MANY, "a"]] * 3}),
+    (CompletionRequest, {"prompt": "a", "stop": [1] * MANY}),
+    (CompletionRequest, {"prompt": "a", "logit_bias": {str(i): "a" for i in range(1024)}}),
+    (EmbeddingsRequest, {"input": [*["a"] * MANY, 1]}),
+    (ChatRequest, {"messages": [{}] * MANY}),
+    (ChatRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
+    (ChatRequest, {"messages": [{"role": "assistant", "tool_calls": [{}] * MANY}]}),
+    (ChatRequest, {"messages": MESSAGES, "tools": [{}] * MANY}),
+    (TokenizeRequest, {"messages": [5] * MANY}),
+    (DetokenizeRequest, {"tokens": ["a"] * MANY}),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), WRONG, ids=range(len(WRONG)))
+def test_many_mistakes_are_not_collected(kind, body):
+    """An error takes a kilobyte: of each item of a list that a body has room for, gigabytes."""
+    with pytest.raises(ValidationError) as error:
+        kind.model_validate(body)
+    assert error.value.error_count() <= 1100
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"prompt": "a", **{f"x{i}": 1 for i in range(MANY)}},
+        {"prompt": "a", "stream_options": {f"x{i}": 1 for i in range(MANY)}},
+        {"prompt": "a", "logit_bias": {f"x{i}": "a" for i in range(100_000)}},
+        {"prompt": [*["a"] * MANY, ""]},  # not encoded before they are counted
+    ],
+    ids=["members", "nested", "dictionary", "prompts"],
+)
+def test_large_objects_are_refused_as_a_whole(server, body):
+    answer = server.http.post("/v1/completions", json=body)
+    message = check(answer, 400, "invalid_value", answer.json()["error"]["param"])
+    assert "at most" in message
+
+
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 @pytest.mark.parametrize("body", [b'{"prompt": "a"}', b"prompt=a", b"\xff\xfe"])
@@ -172,6 +220,39 @@ def test_deep_values_of_parameters_that_are_not_read(server, depth):
     body = b'{"prompt": "a", "max_tokens": 1, "metadata": ' + b"[" * depth + b"]" * depth + b"}"
     headers = {"Content-Type": "application/json"}
     assert server.http.post("/v1/completions", content=body, headers=headers).status_code < 500
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"])
+def test_texts_that_are_surely_too_long_are_not_encoded(server, path):
+    text = "a" * 1_000_000
+    body = {
+        "/v1/completions": {"prompt": ["a", text]},
+        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
+        "/v1/embeddings": {"input": text},
+    }[path]
+    answer = server.http.post(path, json=body)
+    param = "input" if "input" in body else None
+    message = check(answer, 400, "context_length_exceeded", param)
+    assert "characters" in message  # which are counted, not the tokens
+
+
+def test_more_messages_than_tokens_of_the_context(server):
+    body = {"messages": MESSAGES * 257}
+    answer = server.http.post("/v1/chat/completions", json=body)
+    assert "messages" in check(answer, 400, "context_length_exceeded", "messages")
+
+
+def test_tools_that_are_nested_too_deeply(server):
+    body = b'{"messages": [{"role": "user", "content": "a"}], "max_tokens": 1, "tools": [{"type": '
+    body += b'"function", "function": {"name": "f", "parameters": %s1%s}}]}'
+    headers = {"Content-Type": "application/json"}
+    for depth in (200, 600, 900):
+        deep = body % (b'{"a": ' * depth, b"}" * depth)
+        answer = server.http.post("/v1/chat/completions", content=deep, headers=headers)
+        if depth == 200:
+            assert answer.status_code == 200
+        else:
+            check(answer, 400, "invalid_value", "messages")
 
 
 def test_a_huge_body_of_unknown_length_is_cut(server):

@@ -81,6 +81,7 @@ def add_command(commands: Commands) -> None:
         metavar="ORIGIN",
         help="web page that may call the service; repeat for several, * for all",
     )
+    choice(serve, "--log-format", ("text", "json"), "of the log, on the standard error")
     choice(serve, "--provider", tuple(PROVIDERS), "execution provider")
     serve.add_argument(
         "--device", type=whole_number, default=0, metavar="N", help="index of the NPU (default: 0)"
@@ -110,6 +111,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             prompt_lookup_num_tokens=arguments.prompt_lookup_num_tokens,
             deadline=arguments.deadline,
             max_body=arguments.max_body,
+            log_format=arguments.log_format,
         )
         serve(arguments.model_dir, settings)
     except ModuleNotFoundError as error:

@@ -34,7 +34,14 @@ def create_app(service: Service) -> FastAPI:
         for process in service.processes:
             await process.stop()
 
-    app = FastAPI(title="onnxruntime-npu", version=__version__, lifespan=lifespan)
+    # Without FastAPI's own pages, whose scripts come from elsewhere.
+    app = FastAPI(
+        title="onnxruntime-npu",
+        version=__version__,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+    )
     app.state.service = service
     app.include_router(router)
     settings, metrics = service.settings, service.metrics
@@ -48,7 +55,7 @@ def create_app(service: Service) -> FastAPI:
             allow_origins=settings.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id"],
+            expose_headers=["x-request-id", "retry-after"],
         )
     app.add_middleware(RequestIds)
 
@@ -74,8 +81,11 @@ def create_app(service: Service) -> FastAPI:
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> JSONResponse:
         metrics.errors.labels("internal_error").inc()
-        message = f"the server failed; its log has request {request.state.request_id}"
-        return JSONResponse(error_body(500, "internal_error", message), 500)
+        identifier = request.state.request_id
+        message = f"the server failed; its log has request {identifier}"
+        body = error_body(500, "internal_error", message)
+        # Outside of the middleware that gives other answers their identifier.
+        return JSONResponse(body, 500, {"x-request-id": identifier})
 
     return app
 

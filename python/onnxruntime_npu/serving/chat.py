@@ -13,11 +13,15 @@ from .tools import Tool
 
 
 def encode_chat(
-    model: ServedModel, messages: list[Message], tools: Sequence[Tool] = ()
+    model: ServedModel,
+    messages: list[Message],
+    tools: Sequence[Tool] = (),
+    most: int | None = None,
 ) -> list[int]:
     """Return the tokens of a conversation that the assistant is to continue.
 
-    Raises a 400 for a model without a template and for messages that the template refuses.
+    Raises a 400 for a model without a template, for messages that the template refuses, and for a
+    text that is surely of more than ``most`` tokens.
     """
     if not getattr(model.tokenizer, "chat_template", None):
         raise bad_request("the model has no chat template: use /v1/completions", param="model")
@@ -28,8 +32,13 @@ def encode_chat(
             add_generation_prompt=True,
             tokenize=False,
         )
-    except (jinja2.TemplateError, TypeError, ValueError, KeyError) as error:
+    except (
+        *(jinja2.TemplateError, TypeError, ValueError, KeyError),
+        RecursionError,  # of what is nested too deeply
+    ) as error:
         raise bad_request(
             f"the model's chat template refuses these messages: {error}", param="messages"
         ) from None
+    if most is not None:
+        model.check_length(text, most)
     return model.encode(text, special=False)

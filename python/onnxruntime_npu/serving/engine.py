@@ -141,6 +141,16 @@ class Engine(Supervised[Ready]):
         self._next_key = 0
         self._mean_seconds = _USUAL_SECONDS
 
+    def check_number(self, answers: int) -> int:
+        """Return how many answers may run and wait, of all requests.
+
+        Raises ApiError: 503 while the engine is not ready, 400 for more answers of one request.
+        """
+        most = self.limits().max_batch + self._max_queue
+        if answers > most:
+            raise bad_request(f"expected at most {most} answers of a request, got {answers}")
+        return most
+
     def submit(
         self, prompts: list[list[int]], sampling: list[Sampling], deadline: float
     ) -> list[Stream]:
@@ -150,10 +160,7 @@ class Engine(Supervised[Ready]):
         more than ever may.
         """
         limits = self.limits()
-        most = limits.max_batch + self._max_queue
-        if len(prompts) > most:
-            raise bad_request(f"expected at most {most} answers of a request, got {len(prompts)}")
-        if len(prompts) > most - len(self._streams):
+        if len(prompts) > self.check_number(len(prompts)) - len(self._streams):
             raise ApiError(
                 429,
                 "queue_full",

@@ -48,10 +48,14 @@ class Sampling:
 
     @property
     def needs_logits(self) -> bool:
-        """Whether the logits have to be seen or changed, which the engine does not do."""
+        """Whether the logits have to be seen or changed, which the engine does not do.
+
+        Nor does it read a prompt without an answer.
+        """
         changed = self.presence_penalty or self.frequency_penalty or self.logit_bias
         limited = self.min_p and not self.greedy
-        return bool(changed or limited or self.scores is not None)
+        seen = self.scores is not None or self.max_tokens == 0
+        return bool(changed or limited or seen)
 
     @property
     def draws_from_all(self) -> bool:
@@ -69,8 +73,8 @@ class Submit:
 
     @property
     def longest(self) -> int:
-        """Tokens that are cached for its longest answer: all but the last one."""
-        return len(self.tokens) + self.sampling.max_tokens - 1
+        """Tokens that are cached for its longest answer: all but the last one of that."""
+        return len(self.tokens) + max(self.sampling.max_tokens - 1, 0)
 
 
 @dataclass(frozen=True)

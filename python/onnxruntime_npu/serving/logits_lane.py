@@ -156,6 +156,10 @@ class LogitsLane:
     def _continue(self, model: LogitsModel, row: LogitsRow, logits: np.ndarray, step: Step) -> None:
         if row.scores_prompt:
             step.prompts.append((row.key, row.prompt_scores()))
+        if row.full:  # no answer is wanted
+            self._close(row)
+            step.finished.append((row.key, "length", ""))
+            return
         try:
             token, scored = row.next(logits)
         except GrammarError as error:

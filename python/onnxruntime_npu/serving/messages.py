@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from .api_errors import bad_request
+from .texts import FIRST_ERROR
+
+_MOST_MEMBERS = 100  # more than there are parameters
 
 
 class Body(BaseModel):
@@ -15,9 +18,19 @@ class Body(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_many_members(cls, given: Any) -> Any:
+        # Each unknown one would be an error of its own.
+        if isinstance(given, dict) and len(given) > _MOST_MEMBERS:
+            raise bad_request(
+                f"expected objects of at most {_MOST_MEMBERS} members, got one of {len(given)}"
+            )
+        return given
+
 
 class TopBody(Body):
-    """The body of a request."""
+    """The body of a request, in which null is a parameter that is left out, as OpenAI has it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -29,14 +42,30 @@ class TopBody(Body):
         except UnicodeEncodeError:
             message = "the body has half of a surrogate pair, which is no character"
             raise bad_request(message) from None
-        return body
+        return {name: value for name, value in body.items() if value is not None}
 
 
 class TextPart(Body):
-    """A part of a message."""
+    """A part of a message; where a cache should divide it does not change the answer."""
 
     type: Literal["text"]
     text: str
+    prompt_cache_breakpoint: dict[str, Any] | None = None
+
+
+class RefusalPart(Body):
+    """A part of an earlier answer, by which the model refused to go on."""
+
+    type: Literal["refusal"]
+    refusal: str
+
+    @property
+    def text(self) -> str:
+        """What the model wrote."""
+        return self.refusal
+
+
+Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
 
 
 class CalledFunction(Body):
@@ -62,9 +91,9 @@ class Message(Body):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] | None = None
+    content: str | Annotated[list[Part], FIRST_ERROR] | None = None
     name: str | None = None
-    tool_calls: list[CalledTool] | None = None
+    tool_calls: Annotated[list[CalledTool], FIRST_ERROR] | None = None
     tool_call_id: str | None = None
     annotations: list[Any] | None = None
     audio: None = None
@@ -73,10 +102,14 @@ class Message(Body):
 
     @model_validator(mode="after")
     def _check(self) -> Message:
-        if self.content is None and not self.tool_calls:
+        if self.content is None and self.refusal is None and not self.tool_calls:
             raise bad_request(f"expected content in a message of {self.role}", param="messages")
         if self.tool_calls and self.role != "assistant":
             raise bad_request(f"expected no tool_calls of {self.role}", param="messages")
+        parts = self.content if isinstance(self.content, list) else []
+        refused = self.refusal is not None or any(isinstance(p, RefusalPart) for p in parts)
+        if refused and self.role != "assistant":
+            raise bad_request(f"expected no refusal of {self.role}", param="messages")
         if (self.role == "tool") != (self.tool_call_id is not None):
             message = "expected tool_call_id in messages of tool, and in no others"
             raise bad_request(message, param="messages")
@@ -91,7 +124,7 @@ def plain_messages(messages: list[Message]) -> list[dict[str, Any]]:
     names: dict[str, str] = {}
     plain = []
     for message in messages:
-        content = message.content or ""
+        content = message.content or message.refusal or ""
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
         one: dict[str, Any] = {"role": message.role, "content": content}

@@ -14,6 +14,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from .api_errors import ApiError
+from .log_format import fields
 from .metrics import Metrics
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
@@ -48,6 +49,9 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, send_with_id)
+        except Exception:  # answered outside of this, with status 500
+            status = status or 500
+            raise
         finally:
             seconds = time.monotonic() - started
             level = logging.DEBUG if scope["path"] in _OPEN_PATHS else logging.INFO
@@ -59,6 +63,13 @@ class RequestIds:
                 quote(scope["path"]),  # a line break in it would forge a line of the log
                 status or "client gone",
                 seconds,
+                extra=fields(
+                    request=identifier,
+                    method=scope["method"],
+                    path=scope["path"],
+                    status=status or None,
+                    seconds=round(seconds, 6),
+                ),
             )
 
 

@@ -7,6 +7,7 @@ lets a request choose only among tokens that can still become such a text.
 from __future__ import annotations
 
 import json
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -67,6 +68,9 @@ class Grammar(Body):
     grammar: Annotated[str, Field(min_length=1)]
 
 
+# What would end the literal of an expression, a slash or a line break, whether escaped or not.
+_ENDS = re.compile(r"\\?[/\n]|\\.")
+
 ResponseFormat = Annotated[
     AnyText | AnyObject | JsonOfSchema | Regex | Grammar, Field(discriminator="type")
 ]
@@ -97,9 +101,15 @@ def as_rule(asked: ResponseFormat) -> str:
         case JsonOfSchema():
             return f"%json {json_text(asked.json_schema.given)}"
         case Regex():
-            escaped = asked.regex.replace("\n", "\\n").replace("/", "\\/")
-            return f"/{escaped}/"
+            return f"/{_ENDS.sub(_escaped, asked.regex)}/"
     raise bad_request("expected no grammar beside tools: use another response_format", param=_NAME)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    text = found[0]
+    if text.endswith("/"):
+        return "\\/"
+    return "\\n" if text.endswith("\n") else text
 
 
 def json_text(schema: dict[str, Any]) -> str:

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
+from .api_errors import bad_request
 from .chat import encode_chat
 from .choices import Choice
 from .disconnection import unless_disconnected
@@ -88,10 +89,11 @@ async def model(request: Request, name: str) -> dict[str, Any]:
 async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continue prompts."""
     service = _service(request)
-    model, _ = service.language_for(body.model)
-    prompts = await service.tokens(model, body.prompts)
+    model, engine = service.language_for(body.model)
+    engine.check_number(len(body.prompts) * body.n)  # before each prompt is encoded
+    prompts = await service.tokens(model, body.prompts, engine.limits().max_length)
     echoes = body.prompts if body.echoes else [""] * len(prompts)
-    limit = body.max_tokens or _COMPLETION_TOKENS
+    limit = _COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))
 
 
@@ -99,34 +101,39 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Continue a conversation."""
     service = _service(request)
-    model, _ = service.language_for(body.model)
+    model, engine = service.language_for(body.model)
     tools = tools_of(model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
+    most = engine.limits().max_length
+    if len(body.messages) > most:  # each has a token or more
+        message = f"expected at most {most} tokens, got {len(body.messages)} messages"
+        raise bad_request(message, param="messages", code="context_length_exceeded")
     offered = tools.offered if tools else ()
-    prompt = await service.encode(encode_chat, model, body.messages, offered)
+    prompt = await service.tokenize(encode_chat, model, body.messages, offered, most)
     return await _answer(request, body, _Asked(CHAT, [prompt], body.limit, [""], tools))
 
 
 @router.post("/tokenize")
-async def tokenize(request: Request, body: TokenizeRequest) -> dict[str, Any]:
+async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Return the tokens of a text or a conversation."""
     service = _service(request)
     directory = service.find(body.model)
     if body.messages is not None:
         model, _ = service.language_for(body.model)
-        tokens = await service.encode(encode_chat, model, body.messages)
+        tokens = await service.tokenize(encode_chat, model, body.messages)
     else:
-        tokens = await service.encode(
+        tokens = await service.tokenize(
             lambda: directory.encode(body.prompt or "", special=body.add_special_tokens)
         )
-    return {"tokens": tokens, "count": len(tokens)}
+    return JSONResponse({"tokens": tokens, "count": len(tokens)})
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, body: DetokenizeRequest) -> dict[str, str]:
     """Return the text of tokens."""
-    directory = _service(request).find(body.model)
+    service = _service(request)
+    directory = service.find(body.model)
     check_tokens(body.tokens, len(directory.tokenizer), "tokens")
-    return {"prompt": directory.decode(body.tokens)}
+    return {"prompt": await service.tokenize(directory.decode, body.tokens)}
 
 
 @router.post("/v1/embeddings")
@@ -134,7 +141,7 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
     """Return a vector for each text."""
     service = _service(request)
     directory, encoder = service.encoder_for(body.model)
-    rows = await service.tokens(directory, body.texts)
+    rows = await service.tokens(directory, body.texts, directory.longest, "input")
     check_rows(rows, encoder.limits(), directory.longest, body.dimensions)
     work = encoder.embed(rows, service.settings.deadline)
     vectors = await unless_disconnected(request.receive, work)

@@ -30,14 +30,14 @@ def sampling_options(
     """
     if not prompt:
         raise bad_request("expected a prompt of at least one token")
-    check_tokens(prompt, limits.vocabulary)
     room = limits.max_length - len(prompt)
-    if room < (max_tokens or 1):
+    if room < (1 if max_tokens is None else max_tokens):
         asked = f" and {max_tokens} to generate" if max_tokens else ""
         raise bad_request(
             f"expected at most {limits.max_length} tokens, got a prompt of {len(prompt)}{asked}",
             code="context_length_exceeded",
         )
+    check_tokens(prompt, limits.vocabulary)
     if body.n > limits.max_batch:
         raise bad_request(f"expected n <= {limits.max_batch}, got {body.n}", param="n")
     temperature = _chosen(body.temperature, model.defaults.get("temperature"), 1.0)
@@ -54,7 +54,7 @@ def sampling_options(
         seed = secrets.randbits(64)
     return [
         Sampling(
-            max_tokens=max_tokens or room,
+            max_tokens=room if max_tokens is None else max_tokens,
             greedy=greedy,
             temperature=temperature,
             top_p=top_p,

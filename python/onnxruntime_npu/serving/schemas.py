@@ -5,19 +5,29 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from .api_errors import ApiError, bad_request
 from .messages import Body, Message, TopBody
 from .response_format import ResponseFormat
-from .texts import Texts, each_text
+from .texts import FIRST_ERROR, Texts, Tokens, each_text
 from .tools import Tool, ToolChoice
 
 _MOST_ALTERNATIVES = 20  # tokens beside each one, with their log-probabilities
 _MOST_BIASES = 1024
 Alternatives = Annotated[int, Field(ge=0, le=_MOST_ALTERNATIVES)]
+Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+
+
+def _few_biases(given: Any) -> Any:
+    """Refuse too many before each of them is read."""
+    if isinstance(given, dict) and len(given) > _MOST_BIASES:
+        message = f"logit_bias: expected at most {_MOST_BIASES} tokens, got {len(given)}"
+        raise bad_request(message, param="logit_bias")
+    return given
+
 
 _TEXT_ONLY = "the models here read and write text only"
 _OLD_TOOLS = "use tools and tool_choice, which have replaced it"
@@ -29,6 +39,7 @@ _UNAVAILABLE: dict[str, tuple[tuple[Any, ...], str]] = {
     "function_call": ((None, "none"), _OLD_TOOLS),
     "functions": ((None, []), _OLD_TOOLS),
     "modalities": ((None, ["text"]), _TEXT_ONLY),
+    "moderation": ((None,), "texts are not judged here"),
     "prediction": ((None,), "no text is taken for the answer before the model has written it"),
     "reasoning_effort": ((None,), "how much a model reasons is up to its chat template"),
     "suffix": (
@@ -43,6 +54,8 @@ _LABELS = frozenset(
     (
         "metadata",
         "prompt_cache_key",
+        "prompt_cache_options",
+        "prompt_cache_retention",
         "safety_identifier",
         "service_tier",
         "store",
@@ -55,6 +68,14 @@ class StreamOptions(Body):
     """Of a streamed answer."""
 
     include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> StreamOptions:
+        if self.include_obfuscation:
+            message = "include_obfuscation is not supported: events are as long as their text"
+            raise ApiError(400, "unsupported_parameter", message, param="stream_options")
+        return self
 
 
 class Generation(TopBody):
@@ -62,7 +83,7 @@ class Generation(TopBody):
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] = 1
-    max_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
+    max_tokens: Count | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None  # 0 and -1: all
@@ -70,9 +91,9 @@ class Generation(TopBody):
     repetition_penalty: Annotated[float, Field(ge=0.01, le=10)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=_MOST_BIASES)] | None = None
+    logit_bias: Annotated[dict[str, Bias], BeforeValidator(_few_biases)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
-    stop: str | list[str] | None = None
+    stop: str | Annotated[list[str], FIRST_ERROR] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
@@ -148,6 +169,7 @@ class CompletionRequest(Generation):
     """Body of /v1/completions; a prompt is text or tokens."""
 
     prompt: Texts
+    max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone
     echo: bool | None = None  # begin the answer with the prompt
     logprobs: Alternatives | Literal[False] | None = None  # 0: of the answer's tokens alone
 
@@ -170,9 +192,9 @@ class CompletionRequest(Generation):
 class ChatRequest(Generation):
     """Body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
-    max_completion_tokens: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    tools: list[Tool] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
+    max_completion_tokens: Count | None = None
+    tools: Annotated[list[Tool], FIRST_ERROR] | None = None
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
@@ -201,7 +223,7 @@ class DetokenizeRequest(TopBody):
     """Body of /detokenize."""
 
     model: str | None = None
-    tokens: list[int]
+    tokens: Tokens
 
 
 class TokenizeRequest(TopBody):
@@ -209,7 +231,7 @@ class TokenizeRequest(TopBody):
 
     model: str | None = None
     prompt: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool = True
 
     @model_validator(mode="after")

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..context_length import context_length
 from ..errors import ArgumentError
+from .api_errors import bad_request
 
 _LONGEST_TEXT = 8192  # of an encoder without a limit of its own: attention grows with its square
 
@@ -28,6 +29,7 @@ class ServedDirectory:
                 f"{directory} holds no tokenizer.json: export from a directory that has one"
             )
         self.tokenizer = _tokenizer(self.directory)
+        self._longest_token = max(map(len, self.tokenizer.get_vocab()), default=1)  # characters
 
     def _check(self) -> None:
         """Raise ArgumentError for a directory of another kind."""
@@ -42,6 +44,18 @@ class ServedDirectory:
         except ValueError as error:
             raise ArgumentError(f"{path} is no JSON: {error}") from None
         return content if isinstance(content, dict) else {}
+
+    def check_length(self, text: str, most: int, param: str | None = None) -> None:
+        """Raise a 400 for a text of more than ``most`` tokens, however it would be divided.
+
+        Without encoding it, which takes seconds for megabytes, while others wait for theirs.
+        """
+        if len(text) > most * self._longest_token:
+            raise bad_request(
+                f"expected at most {most} tokens, got {len(text)} characters",
+                param=param,
+                code="context_length_exceeded",
+            )
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Turn text into tokens; ``special``: with those that a text begins and ends with."""

@@ -17,6 +17,7 @@ import uvicorn
 
 from ..errors import ArgumentError, ServingError
 from .app import create_app
+from .log_format import begin_log
 from .service import open_service
 from .settings import Settings
 
@@ -54,7 +55,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
     for name in _NEEDED:
         if importlib.util.find_spec(name) is None:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
+    begin_log(settings.log_format)
     unusable: list[str] = []
 
     def give_up(reason: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ArgumentError
 from ..generation import ranks
@@ -23,6 +23,8 @@ from .served_model import ServedModel
 from .settings import Settings
 from .supervised import Supervised
 
+Result = TypeVar("Result")
+
 
 @dataclass
 class Service:
@@ -33,7 +35,7 @@ class Service:
     language: tuple[ServedModel, Engine] | None = None
     encoding: tuple[ServedEncoder, Encoder] | None = None
     created: int = field(default_factory=lambda: int(time.time()))
-    # Long prompts take long to encode: not on the event loop, and one after the other.
+    # Long texts take long: not on the event loop, and one after the other.
     tokenizing: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, "tokenizing")
     )
@@ -48,17 +50,24 @@ class Service:
         """The models."""
         return [each[0] for each in (self.language, self.encoding) if each is not None]
 
-    async def encode(self, function: Any, *arguments: Any) -> list[int]:
-        """Run a function that encodes."""
+    async def tokenize(self, function: Callable[..., Result], *arguments: Any) -> Result:
+        """Run a function that encodes or decodes."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.tokenizing, function, *arguments)
 
     async def tokens(
-        self, directory: ServedDirectory, texts: list[str] | list[list[int]]
+        self,
+        directory: ServedDirectory,
+        texts: list[str] | list[list[int]],
+        most: int,
+        param: str | None = None,
     ) -> list[list[int]]:
-        """Return the tokens of each text."""
+        """Return the tokens of each text; a 400 for one that is surely more than ``most``."""
+        for text in texts:
+            if isinstance(text, str):
+                directory.check_length(text, most, param)
         return [
-            await self.encode(directory.encode, text) if isinstance(text, str) else text
+            await self.tokenize(directory.encode, text) if isinstance(text, str) else text
             for text in texts
         ]
 

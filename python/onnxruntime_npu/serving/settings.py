@@ -24,3 +24,4 @@ class Settings:
     prompt_lookup_num_tokens: int = 0  # guessed at once from earlier text
     deadline: float = 600.0  # from a request's arrival to its last token
     max_body: int = 4 * 2**20
+    log_format: str = "text"  # or "json"

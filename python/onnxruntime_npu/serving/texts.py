@@ -3,11 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic_core import PydanticCustomError
 
 from .api_errors import bad_request
 
-Texts = str | list[str] | list[int] | list[list[int]]
+# A body has room for millions of wrong items, and an error of each takes a thousand times its room.
+FIRST_ERROR = Field(fail_fast=True)
+Tokens = Annotated[list[int], FIRST_ERROR]
+
+
+def _of_one_form(given: Any, read: ValidatorFunctionWrapHandler) -> Any:
+    try:
+        return read(given)
+    except ValidationError:  # of each form: none of them says what is expected
+        raise PydanticCustomError(
+            "texts", "expected a text, a list of texts, token numbers, or a list of those of each"
+        ) from None
+
+
+Texts = Annotated[
+    str | Annotated[list[str], FIRST_ERROR] | Tokens | Annotated[list[Tokens], FIRST_ERROR],
+    WrapValidator(_of_one_form),
+]
 
 
 def each_text(given: Texts) -> list[str] | list[list[int]]:

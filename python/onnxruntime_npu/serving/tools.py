@@ -49,7 +49,24 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-ToolChoice = Literal["none", "auto", "required"] | NamedTool
+class SomeTools(Body):
+    """Tools that may or have to be called, of those that are offered."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedTool], Field(min_length=1, fail_fast=True)]
+
+
+class AllowedTools(Body):
+    """A choice among some of the tools, of which the model is told all."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: SomeTools
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"]
+    | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
+)
 
 
 @dataclass(frozen=True)
@@ -122,19 +139,21 @@ def tools_of(
     if model.tool_format is None:
         message = "the model's chat template has no way to call tools that this server knows"
         raise ApiError(400, "unsupported_parameter", message, param="tools")
-    named = isinstance(choice, NamedTool)
-    chosen = [
-        tool
-        for tool in offered
-        if not isinstance(choice, NamedTool) or tool.function.name == choice.function.name
-    ]
-    if not chosen:
-        raise bad_request("tool_choice names none of the tools", param="tool_choice")
+    named, must, names = False, choice == "required", None
+    if isinstance(choice, NamedTool):
+        named = must = True
+        names = {choice.function.name}
+    elif isinstance(choice, AllowedTools):
+        must = choice.allowed_tools.mode == "required"
+        names = {tool.function.name for tool in choice.allowed_tools.tools}
+    if names is not None and (others := names - {tool.function.name for tool in offered}):
+        message = f"tool_choice names a function that is not offered: {min(others)}"
+        raise bad_request(message, param="tool_choice")
     return Tools(
         model.tool_format,
         offered,
-        chosen,
-        must=named or choice == "required",
+        [tool for tool in offered if names is None or tool.function.name in names],
+        must=must,
         named=named,
         parallel=parallel is not False and not named,
     )

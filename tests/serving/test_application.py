@@ -1,0 +1,55 @@
+"""The application without a model: what a fault of its own looks like from outside."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import datetime
+
+from onnxruntime_npu.serving.app import create_app
+from onnxruntime_npu.serving.log_format import begin_log, fields
+from onnxruntime_npu.serving.metrics import Metrics
+from onnxruntime_npu.serving.service import Service
+from onnxruntime_npu.serving.settings import Settings
+from starlette.testclient import TestClient
+
+
+def test_a_fault_is_told_with_the_request_it_is_of(caplog):
+    app = create_app(Service(Settings(), Metrics()))
+
+    @app.get("/fault")
+    async def fault():
+        raise RuntimeError("no such luck")
+
+    client = TestClient(app, raise_server_exceptions=False)
+    with caplog.at_level(logging.INFO, "onnxruntime_npu.serving"):
+        answer = client.get("/fault", headers={"x-request-id": "my-own"})
+    assert answer.status_code == 500 and answer.headers["x-request-id"] == "my-own"
+    error = answer.json()["error"]
+    assert error["code"] == "internal_error" and "my-own" in error["message"]
+    assert "no such luck" not in answer.text
+    assert "my-own GET /fault: 500" in caplog.text and "client gone" not in caplog.text
+    assert 'npu_errors_total{kind="internal_error"} 1.0' in client.get("/metrics").text
+
+
+def test_lines_of_json(capsys, monkeypatch):
+    monkeypatch.setattr(logging, "root", logging.RootLogger(logging.WARNING))
+    begin_log("json")
+    log = logging.getLogger()
+    log.info("%s \n %s", "a", "ü", extra=fields(request="my-own", status=None))
+    try:
+        raise ValueError("why")
+    except ValueError:
+        log.exception("failed")
+    one, other = map(json.loads, capsys.readouterr().err.splitlines())
+    assert datetime.strptime(one.pop("time"), "%Y-%m-%dT%H:%M:%S.%fZ")
+    assert one == {"level": "INFO", "message": "a \n ü", "request": "my-own", "status": None}
+    assert other["level"] == "ERROR" and "ValueError: why" in other["exception"]
+
+
+def test_there_are_no_pages_that_load_scripts_from_elsewhere():
+    client = TestClient(create_app(Service(Settings(), Metrics())))
+    for path in ("/docs", "/redoc"):
+        assert client.get(path).status_code == 404
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/embeddings"} <= set(paths)
