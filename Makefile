@@ -57,6 +57,7 @@ test-slow: build  ## the tests marked slow: real weights in every precision, man
 
 bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) -m pip install --quiet --disable-pip-version-check "matplotlib>=3.8"
+	cmake --build build/cmake --target gemm_benchmark launch_benchmark
 	$(PY) benchmarks/limits.py
 	$(PY) benchmarks/matmul.py
 	for isa in $$($(PY) benchmarks/narrower.py); do \

@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import harness
+import plots
 import ratios
 import results
 
@@ -69,6 +71,9 @@ def cases_of(names: list[str]) -> dict[str, str]:
 
 def main() -> int:
     arguments = arguments_parser().parse_args()
+    harness.require()
+    if "llm" in arguments.suites:
+        plots.require()
     machine = results.machine()
     path = ratios.path_for(machine)
     if not path.exists() and not arguments.store:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import importlib.util
 import os
 import re
 import signal
@@ -32,6 +33,9 @@ FOLDER = ROOT / "build" / "bench"
 # ORT_NPU_ISA restricts the instructions of our kernels; torch is restricted likewise. The other
 # peers have no such setting.
 ISA = os.environ.get("ORT_NPU_ISA", "")
+# What engines import, and not before some of them were measured.
+PACKAGES = ["ml_dtypes", "onnx", "onnxruntime", "onnxruntime_npu", "torch", "transformers"]
+INSTALLED = "`make build` installs what benchmarks import into .venv"
 TORCH_WITHOUT = {
     "amx": {},
     "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},
@@ -63,9 +67,22 @@ def arguments_parser(description: str, dtypes: list[str], rounds: int) -> argpar
     return parser
 
 
-def parse_arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
-    """Parse the command line, create the folder of results and pass on the thread count."""
+def require(modules: Iterable[str] = PACKAGES, remedy: str = INSTALLED) -> None:
+    """Exit, with how to mend it, if a module cannot be imported: before hours of measuring."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        sys.exit(f"expected {', '.join(missing)} in the environment of {sys.executable}; {remedy}")
+
+
+def parse_arguments(
+    parser: argparse.ArgumentParser, packages: Iterable[str] = PACKAGES
+) -> argparse.Namespace:
+    """Parse the command line, create the folder of results and pass on the thread count.
+
+    Exits if one of the packages that the benchmark imports later is missing.
+    """
     arguments = parser.parse_args()
+    require(packages)
     arguments.out.mkdir(parents=True, exist_ok=True)
     # Inherited by the engines' processes.
     os.environ["ORT_NPU_NUM_THREADS"] = str(arguments.threads)
@@ -233,6 +250,8 @@ def measure(
                 if spec.ours or missing is None:
                     raise
                 missing[engine_name] = str(error).strip().splitlines()[-1]
+                said = f"without {engine_name}: {missing[engine_name]}"
+                print(said, file=sys.stderr, flush=True)
         if check:
             check(engines)
         measured = interleave(cases, engines, arguments.rounds)

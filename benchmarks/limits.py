@@ -20,15 +20,18 @@ def main() -> None:
     parser = harness.arguments_parser(__doc__ or "", ["float32", "bfloat16", "float16"], rounds=15)
     binaries = harness.ROOT / "build" / "cmake"
     parser.add_argument("--binaries", type=Path, default=binaries, help="what `make build` built")
-    arguments = harness.parse_arguments(parser)
+    arguments = harness.parse_arguments(parser, packages=[])
     options = {
         "gemm": ["--dtype", ",".join(arguments.dtypes), "--rounds", str(arguments.rounds)],
         "launch": [],
     }
-    for name in BENCHMARKS:
-        binary = arguments.binaries / f"{name}_benchmark"
-        if not binary.is_file():
-            sys.exit(f"{binary} is not there: `make build` makes it")
+    programs = {name: arguments.binaries / f"{name}_benchmark" for name in BENCHMARKS}
+    if missing := [binary.name for binary in programs.values() if not binary.is_file()]:
+        sys.exit(
+            f"expected {', '.join(missing)} in {arguments.binaries}; after `make build`: "
+            f"cmake --build {arguments.binaries} --target {' '.join(missing)}"
+        )
+    for name, binary in programs.items():
         lines = []
         with subprocess.Popen([binary, *options[name]], stdout=subprocess.PIPE, text=True) as run:
             for line in run.stdout or ():

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
+import harness
 import results
 from report import CASE
 
@@ -43,11 +42,8 @@ def _gather(
 
 def require() -> None:
     """Exit, with how to mend it, if plots cannot be drawn: before hours of measuring."""
-    if importlib.util.find_spec("matplotlib") is None:
-        sys.exit(
-            "expected matplotlib, which draws the plots; install it with "
-            "pip install 'matplotlib>=3.8'"
-        )
+    remedy = "it draws the plots; install it with pip install 'matplotlib>=3.8'"
+    harness.require(["matplotlib"], remedy)
 
 
 def write(out: Path) -> None:

@@ -150,8 +150,15 @@ def measure(
                         raise
                     lineup.drop(name, error)
                     continue
+                speed, *_ = measured = columns(answers)
+                print(
+                    f"{table.title}: round {number} of {arguments.rounds}, "
+                    f"{clients} clients: {name} {speed:.4g} tokens/s",
+                    file=sys.stderr,
+                    flush=True,
+                )
                 if number:
-                    table.add(clients, name, columns(answers))
+                    table.add(clients, name, measured)
                     save()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
 import services
 from services_report import Table
@@ -46,6 +48,25 @@ def test_each_client_sends_its_next_request_when_the_one_before_has_ended() -> N
 def test_columns_of_known_times() -> None:
     answers = [(10.0, [10.5, 11.0, 11.5]), (10.25, [11.25, 12.5])]
     assert services.columns(answers) == pytest.approx([5 / 2.5, 0.75, 0.995, 0.5, 1.235, 2.5])
+
+
+class Always:
+    """A service whose answers take one second for two tokens each."""
+
+    def call(self, method: str, clients: int, each: int, *_: object) -> list:
+        assert method == "answer"
+        return [(0.0, [0.5, 1.0])] * (clients * each)
+
+
+def test_each_load_is_reported_when_it_has_ended(capsys) -> None:
+    lineup = argparse.Namespace(engines={"npu": Always(), "genai": Always()})
+    arguments = argparse.Namespace(
+        clients=[1, 4], requests=4, prompt=16, tokens=2, rounds=1, seconds=60
+    )
+    services.measure(lineup, Table("a model"), arguments, lambda: None)
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 8  # two rounds, one to warm up
+    assert reported[-1] == "a model: round 1 of 1, 4 clients: genai 8 tokens/s"
 
 
 def test_table_has_medians_and_the_ratio_of_throughput_by_round() -> None:
