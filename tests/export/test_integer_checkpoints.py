@@ -5,6 +5,7 @@ The packers here follow the tools' own documents, bit by bit, and share no code 
 
 from __future__ import annotations
 
+import copy
 import json
 
 import gguf
@@ -12,6 +13,8 @@ import numpy as np
 import onnx
 import pytest
 import torch
+import transformers
+from onnxruntime_npu.converters.quantized_experts import is_experts
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
@@ -19,10 +22,12 @@ from onnxruntime_npu.exporter.integers.bits import unpacked
 from onnxruntime_npu.exporter.integers.gguf_blocks import bits_of, blocks_of, has_blocks
 from onnxruntime_npu.exporter.integers.integer_weight import IntegerWeight, joined
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
+from onnxruntime_npu.exporter.weights.lazy_weight import value_of
 from safetensors.torch import load_file, save_file
 
 from .conftest import tiny_model
 from .test_causal_lm import PROVIDERS
+from .test_image_text import tiny_model as image_text_model
 from .test_quantized import errors, halved_errors, rms
 
 GROUP = 16
@@ -174,6 +179,31 @@ def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, name):
     assert not hasattr(loaded.model.config, "quantization_config")
 
 
+def test_quantised_text_part_of_a_model_of_images(tmp_path):
+    """Layers have other names in the file, and the description is that of the text part."""
+    config, bits, pack = FORMATS["gptq"]
+    rng = np.random.default_rng(3)
+    model = image_text_model("gemma3")
+    model.save_pretrained(tmp_path / "floats")
+    stored, floats = {}, load_file(tmp_path / "floats" / "model.safetensors")
+    for key in [key for key in floats if "language_model" in key and "_proj." in key]:
+        w = Quantised(*floats[key].shape, bits, rng)
+        layer = key.removesuffix(".weight")
+        stored |= {f"{layer}.{name}": value for name, value in pack(w).items()}
+        floats[key] = w.weight
+    save(tmp_path / "source", model, stored, config)
+    settings = json.loads((tmp_path / "source" / "config.json").read_text())
+    settings["text_config"]["quantization_config"] = settings.pop("quantization_config")
+    (tmp_path / "source" / "config.json").write_text(json.dumps(settings))
+    save_file(floats, tmp_path / "floats" / "model.safetensors", {"format": "pt"})
+    wanted = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "floats")
+    loaded = load_checkpoint(tmp_path / "source")
+    layers = {n: m for n, m in loaded.model.named_modules() if isinstance(m, StoredLinear)}
+    assert len(layers) == sum(key.endswith(".qweight") for key in stored)
+    assert all(torch.equal(m.weight, wanted.get_submodule(n).weight) for n, m in layers.items())
+    assert "quantization_config" not in loaded.model.config.get_text_config().to_dict()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name"),
@@ -202,6 +232,122 @@ def test_integers_are_exported_as_they_are(tmp_path, kind, name):
     for provider in PROVIDERS:
         # Only float16 rounds, as it does in transformers.
         assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
+
+
+def experts_checkpoint(path, kind, name, changed=lambda pack: pack, **quantised):
+    """Save a tiny model of experts, whose layers files have one by one; return it in floats."""
+    config, bits, pack = FORMATS[name]
+    rng = np.random.default_rng(3)
+    tiny_model(kind).save_pretrained(path / "floats")
+    floats = load_file(path / "floats" / "model.safetensors")
+    stored, packed = {}, changed(pack)
+    for key in [key for key in floats if ".experts." in key]:
+        layer = key.removesuffix(".weight")
+        w = Quantised(*floats[key].shape, bits, rng, **quantised)
+        stored |= {f"{layer}.{name}": value for name, value in packed(w).items()}
+        floats[key] = w.weight
+    assert stored
+    save_file(floats, path / "floats" / "model.safetensors", {"format": "pt"})
+    model = transformers.AutoModelForCausalLM.from_pretrained(path / "floats", dtype="float32")
+    save(path / "source", model, stored, config)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("qwen3_moe", "gptq"),
+        pytest.param("mixtral", "awq", marks=pytest.mark.slow),  # whose layers have other names
+        pytest.param("deepseek_v2", "pack-quantized", marks=pytest.mark.slow),
+    ],
+)
+def test_experts_are_exported_as_they_are(tmp_path, kind, name):
+    model = experts_checkpoint(tmp_path, kind, name)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    layers = sum(is_experts(module) for module in model.modules())
+    assert report.gaps == [] and report.integers == {f"int4, groups of {GROUP}": 2 * layers}
+    graph = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False).graph
+    types = {each.name: each.data_type for each in graph.initializer}
+    grouped = [node for node in graph.node if node.op_type == "NPUGroupedMatmul"]
+    assert [types[node.input[1]] for node in grouped] == [onnx.TensorProto.INT32] * (2 * layers)
+    for provider in PROVIDERS:
+        # Only float16 rounds, as it does in transformers.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
+
+
+def orders(_pack):
+    """Each layer in an order of its own."""
+    rng = np.random.default_rng(7)
+    return lambda w: as_gptq(w, act_order=True, rng=rng)
+
+
+def one_order(_pack):
+    """All layers in one order, as gate and up projections have it."""
+    return lambda w: as_gptq(w, act_order=True, rng=np.random.default_rng(7))
+
+
+@pytest.mark.parametrize("changed", [lambda pack: pack, one_order, orders])
+def test_floats_of_experts_are_what_their_integers_stand_for(tmp_path, changed):
+    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq", changed)
+    loaded = load_checkpoint(tmp_path / "source")
+    wanted, actual = model.state_dict(), loaded.model.state_dict()
+    assert wanted.keys() == actual.keys()
+    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
+    assert bool(loaded.left) == (changed is orders)
+
+
+def test_experts_in_another_order_are_taken_as_floats(tmp_path):
+    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq", one_order)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    assert report.integers == {}
+    assert "taken as floats: no operator multiplies experts of reordered int4" in str(report.kept)
+    assert rms(errors(model, tmp_path / "out", PROVIDERS[0])) <= 2 * rms(halved_errors(model))
+
+
+def test_experts_of_integer_activations(tmp_path):
+    """Weights have a scale for each output, activations one for each token."""
+    config, *_ = FORMATS["pack-quantized"]
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    inputs = {"num_bits": 8, "type": "int", "dynamic": True}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    config = {**config, "format": "int-quantized", "config_groups": {"group_0": group}}
+    tiny_model("qwen3_moe").save_pretrained(tmp_path)
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32")
+    floats, stored, rng = load_file(tmp_path / "model.safetensors"), {}, np.random.default_rng(3)
+    for key in [key for key in floats if ".experts." in key]:
+        out, size = floats[key].shape
+        w = Quantised(out, size, 8, rng, group=size, symmetric=True)
+        layer = key.removesuffix(".weight")
+        stored |= {f"{layer}.{name}": value for name, value in as_int8_tensors(w).items()}
+    save(tmp_path, model, stored, config)
+    report = export_causal_lm(tmp_path, tmp_path / "out", quant="keep", check=False)
+    assert report.gaps == [] and report.integers == {"int8, dynamic int8 activations": 4}
+    assert report.replaced["npu_dynamic_quant"]["emitted"] == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.pop("model.layers.1.mlp.experts.0.up_proj.qweight"), "layers of 4 experts"),
+        (
+            lambda t: t.update(
+                {"model.layers.0.mlp.experts.1.up_proj.qweight": torch.zeros(3, 3).int()}
+            ),
+            r"layers.0.mlp.experts.1.up_proj: expected qweight",
+        ),
+    ],
+)
+def test_damaged_experts_are_refused(tmp_path, change, message):
+    experts_checkpoint(tmp_path, "qwen3_moe", "gptq")
+    file = tmp_path / "source" / "model.safetensors"
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, {"format": "pt"})
+    with pytest.raises(ExportError, match=message) as caught:
+        load_checkpoint(tmp_path / "source")
+    assert "\n" not in str(caught.value)
 
 
 def test_projections_stored_differently_stay_several(tmp_path):
@@ -287,6 +433,13 @@ def test_unknown_blocks_of_gguf_have_no_integers():
     assert not has_blocks(gguf.GGMLQuantizationType.IQ4_NL)
 
 
+def test_copies_share_their_integers():
+    """As copies of a model share its floats."""
+    weight = IntegerWeight.packed(torch.ones(16, 8).char(), 4, torch.ones(1, 8), None, 16)
+    layer = StoredLinear(weight, None)
+    assert copy.deepcopy(layer).stored.integers is weight.integers
+
+
 def test_words_must_hold_all_integers():
     with pytest.raises(
         ValueError, match=r"expected int32 words \[3, columns\] for 32 integers of 3"
@@ -353,7 +506,7 @@ LAYER = "model.layers.0.self_attn.q_proj"
         ),
         (
             lambda t: t.update({"model.layers.0.mlp.experts.0.up.qweight": torch.zeros(1)}),
-            r"expected quantised weights of linear layers only, got .*experts.0.up, which is not",
+            r"expected quantised linear layers and experts, got .*experts.0.up, which is not",
         ),
     ],
     ids=["missing", "columns", "words", "zeros", "groups", "order", "experts"],

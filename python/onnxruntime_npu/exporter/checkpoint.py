@@ -167,7 +167,7 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     entries = check_files(path)
     _check_layers(path, config, len(entries))
     method, skipped = _quantization(config)
-    with loaded_as_integers(method) if method else mapped_files():
+    with loaded_as_integers(method) if method else mapped_files() as left:
         model = _load_model(path, str(path), loader, **options)
     if method is None:
         _check_stored(model, str(path), entries)
@@ -177,9 +177,9 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
             f"config.json has quant_method {skipped!r}, which transformers does not know: the "
             f"weights are taken for floats without it"
         )
-        _forget_quantization(model)
+    _forget_quantization(model)
     tokenizer, error = _load_tokenizer(path)
-    return Checkpoint(model, tokenizer, str(path), method, tokenizer_error=error, warnings=warnings)
+    return Checkpoint(model, tokenizer, str(path), method, left or {}, error, warnings)
 
 
 def _model_type(path: Path) -> str | None:
@@ -260,7 +260,7 @@ def _quantization_config(config: Mapping[str, Any]) -> Any:
 
 
 def _forget_quantization(model: Any) -> None:
-    """Make the configuration of a model in floats say so, also where it is saved."""
+    """Let the configuration, also where it is saved, say nothing of how the file was quantised."""
     for config in (model.config, model.config.get_text_config(decoder=True)):
         config.__dict__.pop("quantization_config", None)
 
@@ -382,9 +382,15 @@ def _no_other_shapes(source: str) -> Iterator[None]:
 
 
 def _check_unexpected(model: nn.Module, source: str, unexpected: Collection[str]) -> None:
-    """Refuse weights of more layers than the model has; other weights may be of other uses."""
-    numbered = {_NUMBER.sub(".#.", name) for name in model.state_dict()}
-    beyond = sorted(name for name in unexpected if _NUMBER.sub(".#.", name) in numbered)
+    """Refuse weights of more layers than the model has; other weights may be of other uses.
+
+    Some may be in the model all the same: quantised experts are read beside transformers.
+    """
+    names = model.state_dict().keys()
+    numbered = {_NUMBER.sub(".#.", name) for name in names}
+    beyond = sorted(
+        name for name in unexpected if name not in names and _NUMBER.sub(".#.", name) in numbered
+    )
     if beyond:
         raise ExportError(
             f"cannot load {source}: it has {len(beyond)} weights of layers that config.json does "

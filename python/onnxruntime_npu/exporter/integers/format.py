@@ -24,6 +24,15 @@ class Format(ABC):
         """Return whether a layer's tensors, dtype by name, are a quantised weight."""
         return "qweight" in tensors
 
+    def weight(
+        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
+    ) -> IntegerWeight:
+        """Return what ``read`` returns; its errors name the layer."""
+        try:
+            return self.read(name, tensors, sizes)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"{name}: {error}") from error
+
     @abstractmethod
     def read(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -99,6 +99,10 @@ class IntegerWeight:
         offsets = LazyWeight.computed(offset, scales, torch.float32) if has_offset else None
         return IntegerWeight(integers, scale, offsets, group_size, order, activation, input_scale)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> IntegerWeight:
+        """Return the weight itself, which nothing changes: a copy of its model takes no memory."""
+        return self
+
     def made(self) -> IntegerWeight:
         """Return the weight with ordinary tensors, made once."""
         return replace(
@@ -165,16 +169,8 @@ def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
     first = weights[0]
     if len(weights) == 1:
         return first
-    for other in weights[1:]:
-        alike = (
-            (first.bits, first.group_size, first.activation)
-            == (other.bits, other.group_size, other.activation)
-            and first.scale.shape[0] == other.scale.shape[0]
-            and _equal(first.order, other.order)
-            and _equal(first.input_scale, other.input_scale)
-        )
-        if not alike:
-            return None
+    if not all(stored_alike(first, other) for other in weights[1:]):
+        return None
     return IntegerWeight.remade(
         lambda: side_by_side([weight.made() for weight in weights]),
         (first.in_features, sum(weight.out_features for weight in weights)),
@@ -185,6 +181,17 @@ def joined(weights: Sequence[IntegerWeight]) -> IntegerWeight | None:
         order=first.order,
         activation=first.activation,
         input_scale=first.input_scale,
+    )
+
+
+def stored_alike(first: IntegerWeight, other: IntegerWeight) -> bool:
+    """Return whether the outputs of two weights of one input can be those of one weight."""
+    return (
+        (first.bits, first.group_size, first.activation)
+        == (other.bits, other.group_size, other.activation)
+        and first.scale.shape[0] == other.scale.shape[0]
+        and _equal(first.order, other.order)
+        and _equal(first.input_scale, other.input_scale)
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any
@@ -21,7 +21,9 @@ from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..quiet_transformers import quiet_transformers
+from .file_names import FileNames
 from .format import Format
+from .pending_experts import PendingExperts
 from .stored_linear import StoredLinear
 
 
@@ -33,21 +35,27 @@ def formats() -> dict[str, type[Format]]:
 
 
 @contextlib.contextmanager
-def loaded_as_integers(method: str) -> Iterator[None]:
-    """Let transformers load checkpoints of a method into StoredLinear, if it is one of these."""
+def loaded_as_integers(method: str) -> Iterator[dict[str, tuple[str, str]]]:
+    """Let transformers load checkpoints of a method into StoredLinear, if it is one of these.
+
+    Experts get a StoredExperts as ``stored``. Yields, when a model is loaded, the role of each
+    quantised module that is taken as floats, and why.
+    """
     known = formats()
+    floats: dict[str, tuple[str, str]] = {}
     if method not in known:
-        yield
+        yield floats
         return
 
     class Quantizer(_Quantizer):
         format = known[method]
+        left = floats
 
     with (
         mock.patch.dict(auto.AUTO_QUANTIZATION_CONFIG_MAPPING, {method: _Config}),
         mock.patch.dict(auto.AUTO_QUANTIZER_MAPPING, {method: Quantizer}),
     ):
-        yield
+        yield floats
 
 
 def is_left_out(config: dict[str, Any]) -> bool:
@@ -100,45 +108,57 @@ _DTYPES = {
 
 
 class _Quantizer(HfQuantizer):
-    """Puts a place for the file's tensors where the model has linear layers."""
+    """Puts a place for the file's tensors where the model has linear layers and experts."""
 
     format: type[Format]
+    left: dict[str, tuple[str, str]]
 
     def _process_model_before_weight_loading(
         self, model: Any, *, checkpoint_files: Sequence[str] = (), **_options: Any
     ) -> None:
         config: Any = self.quantization_config
         self._reader = self.format(config.values)
+        self._files = checkpoint_files
         layers = _headers(checkpoint_files)
         stored = {
             name: tensors
             for name, tensors in layers.items()
             if self._reader.stores({key: dtype for key, (_, dtype) in tensors.items()})
         }
+        names = FileNames(model)
         for name, tensors in stored.items():
-            layer = _submodule(model, name)
-            if not isinstance(layer, nn.Linear):
-                raise ValueError(
-                    f"expected quantised weights of linear layers only, got {name}, which is "
-                    f"{'not in the model' if layer is None else type(layer).__name__}"
-                )
             unknown = sorted({dtype for _, dtype in tensors.values()} - set(_DTYPES))
             if unknown:
                 raise ValueError(f"{name}: expected integers and floats, got {', '.join(unknown)}")
-            model.set_submodule(name, _Pending(layer, tensors))
+            place = names.place_of(name)
+            layer = _submodule(model, place.module)
+            if place.parameter is not None:
+                pending = PendingExperts.of(layer, place)
+                model.set_submodule(place.module, pending)
+                pending.add(place, name)
+            elif isinstance(layer, nn.Linear):
+                model.set_submodule(place.module, _Pending(layer, tensors))
+            else:
+                raise ValueError(
+                    f"expected quantised linear layers and experts, got {name}, which is "
+                    f"{'not in the model' if layer is None else type(layer).__name__}"
+                )
 
     def _process_model_after_weight_loading(self, model: Any, **_options: Any) -> None:
-        for name, pending in list(model.named_modules()):
-            if isinstance(pending, _Pending):
-                tensors = {key: getattr(pending, key) for key in pending.names}
-                try:
-                    weight = self._reader.read(name, tensors, pending.sizes)
-                except (ValueError, IndexError) as error:
-                    raise ValueError(f"{name}: {error}") from error
-                bias: torch.Tensor | None = pending.bias
-                model.set_submodule(
-                    name, StoredLinear(weight, None if bias is None else bias.detach())
-                )
+        with _opened(self._files) as tensors_of:
+            for name, pending in list(model.named_modules()):
+                if isinstance(pending, PendingExperts):
+                    experts, why = pending.filled(self._reader, tensors_of)
+                    model.set_submodule(name, experts)
+                    if why is not None:
+                        self.left[name] = "experts", why
+                elif isinstance(pending, _Pending):
+                    tensors = {key: getattr(pending, key) for key in pending.names}
+                    weight = self._reader.weight(name, tensors, pending.sizes)
+                    bias: torch.Tensor | None = pending.bias
+                    model.set_submodule(
+                        name, StoredLinear(weight, None if bias is None else bias.detach())
+                    )
 
     def is_serializable(self) -> bool:
         return False
@@ -165,3 +185,23 @@ def _headers(files: Sequence[str]) -> dict[str, dict[str, tuple[Any, str]]]:
                 tensor = file.get_slice(key)
                 layers[layer][name] = (tensor.get_shape(), tensor.get_dtype())
     return layers
+
+
+@contextlib.contextmanager
+def _opened(files: Sequence[str]) -> Iterator[Callable[[str], dict[str, torch.Tensor]]]:
+    """Yield a function that reads the tensors of a layer, by the last part of their names."""
+    with contextlib.ExitStack() as opened:
+        places: dict[str, dict[str, Any]] = defaultdict(dict)
+        for path in files:
+            file = opened.enter_context(safe_open(path, "pt"))
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
+                layer, _, name = key.rpartition(".")
+                places[layer][name] = file
+
+        def read(layer: str) -> dict[str, torch.Tensor]:
+            tensors = {
+                name: file.get_tensor(f"{layer}.{name}") for name, file in places[layer].items()
+            }
+            return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+
+        yield read

@@ -1,0 +1,111 @@
+"""Experts of a model that is being loaded, which a checkpoint has as quantised layers of each."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from transformers.core_model_loading import dot_natural_key
+
+from ...converters.quantized_experts import first_name, is_experts
+from ..weights.lazy_weight import LazyWeight
+from .file_names import Place
+from .format import Format
+from .integer_weight import IntegerWeight, side_by_side, stored_alike
+from .stored_experts import StoredExperts, floats_of_experts, stacked
+
+
+class PendingExperts(nn.Module):
+    """Takes the place of experts while transformers loads the model, and knows their layers."""
+
+    def __init__(self, experts: nn.Module) -> None:
+        super().__init__()
+        self._experts = [experts]  # no submodule: its weights are not loaded as they are
+        self._layers: dict[str, list[list[str]]] = {}  # by weight and part, of all experts
+
+    @staticmethod
+    def of(module: Any, place: Place) -> PendingExperts:
+        """Return what takes the place of experts, or has done so; ValueError for other modules."""
+        if isinstance(module, PendingExperts):
+            return module
+        names = {first_name(module), "down_proj"}
+        others = sorted({name for name, _ in module.named_parameters()} - names)
+        if not is_experts(module) or others or getattr(module, "is_transposed", False):
+            raise ValueError(
+                f"expected quantised experts with weights alone, got {place.module} "
+                f"({type(module).__name__}){f' with {others[0]}' if others else ''}"
+            )
+        return PendingExperts(module)
+
+    def add(self, place: Place, layer: str) -> None:
+        """Take a layer of the file for one of the experts."""
+        assert place.parameter is not None
+        parts = self._layers.setdefault(place.parameter, [[] for _ in range(place.parts)])
+        parts[place.part].append(layer)
+
+    def filled(
+        self, reader: Format, tensors_of: Callable[[str], Mapping[str, torch.Tensor]]
+    ) -> tuple[nn.Module, str | None]:
+        """Return the experts with the weights of the file, and why these are only floats, if so.
+
+        Raises ValueError if the file has not the layers of all experts.
+        """
+        (experts,) = self._experts
+        found: dict[str, IntegerWeight | None] = {}
+        for name in (first_name(experts), "down_proj"):
+            shape = experts.get_parameter(name).shape
+            weights = self._weights(name, shape, reader, tensors_of)
+            found[name] = _as_one(weights)
+            floats = partial(_floats, weights if found[name] is None else found[name])
+            lazy = LazyWeight.computed(floats, shape, torch.float32)
+            setattr(experts, name, nn.Parameter(lazy, requires_grad=False))
+        up, down = found.values()
+        module: Any = experts
+        module.stored = None if up is None or down is None else StoredExperts(up, down)
+        return experts, None if module.stored else "the experts of a layer are stored differently"
+
+    def _weights(
+        self,
+        name: str,
+        shape: torch.Size,
+        reader: Format,
+        tensors_of: Callable[[str], Mapping[str, torch.Tensor]],
+    ) -> list[list[IntegerWeight]]:
+        """Return the weights of each expert's layers of one name."""
+        count, columns, rows = shape
+        parts = self._layers.get(name, [])
+        for layers in parts or [[]]:
+            if len(layers) != count:
+                some = layers[0] if layers else name
+                raise ValueError(
+                    f"expected quantised layers of {count} experts, got {len(layers)} such as "
+                    f"{some}"
+                )
+        every = zip(*(sorted(layers, key=dot_natural_key) for layers in parts), strict=True)
+        sizes = rows, columns // len(parts)
+        return [
+            [reader.weight(layer, tensors_of(layer), sizes) for layer in layers] for layers in every
+        ]
+
+
+def _as_one(weights: list[list[IntegerWeight]]) -> IntegerWeight | None:
+    """Return the weights of all experts as one, or None if they are stored differently."""
+    if not all(stored_alike(layers[0], other) for layers in weights for other in layers):
+        return None
+    joined = [side_by_side(layers) for layers in weights]
+    kinds = defaultdict(list)
+    for weight in joined:
+        scale = weight.input_scale
+        step = None if scale is None else float(scale)
+        kinds[weight.layout, weight.scale.shape, weight.group_size, step].append(weight)
+    return stacked(joined) if len(kinds) == 1 else None
+
+
+def _floats(weights: IntegerWeight | list[list[IntegerWeight]]) -> torch.Tensor:
+    if isinstance(weights, IntegerWeight):
+        return floats_of_experts(weights)
+    return torch.stack([torch.cat([w.floats() for w in layers]) for layers in weights])
