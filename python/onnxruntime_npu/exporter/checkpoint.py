@@ -255,7 +255,8 @@ def _quantization(config: Mapping[str, Any]) -> tuple[str | None, Any]:
 def _quantization_config(config: Mapping[str, Any]) -> Any:
     """Return what transformers goes by: that of the whole model, or else that of its text part."""
     own = config.get("quantization_config")
-    text = next((config[name] for name in _TEXT_PARTS if isinstance(config.get(name), dict)), {})
+    parts = (config.get(name) for name in _TEXT_PARTS)
+    text: dict[str, Any] = next((part for part in parts if isinstance(part, dict)), {})
     return own or text.get("quantization_config", own)
 
 

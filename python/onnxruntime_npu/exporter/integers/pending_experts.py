@@ -59,8 +59,8 @@ class PendingExperts(nn.Module):
         for name in (first_name(experts), "down_proj"):
             shape = experts.get_parameter(name).shape
             weights = self._weights(name, shape, reader, tensors_of)
-            found[name] = _as_one(weights)
-            floats = partial(_floats, weights if found[name] is None else found[name])
+            one = found[name] = _as_one(weights)
+            floats = partial(_floats, weights if one is None else one)
             lazy = LazyWeight.computed(floats, shape, torch.float32)
             setattr(experts, name, nn.Parameter(lazy, requires_grad=False))
         up, down = found.values()
