@@ -213,6 +213,41 @@ def test_what_is_no_grammar_is_refused_alone(small_cache):
     assert reasons == {0: "refused", 1: "length"} and len(tokens[1]) == 3
 
 
+ENDLESS = Guidance("lark_grammar", 'start: /b{3}/ rest\nrest: "a" rest', "response_format")
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_a_grammar_that_becomes_too_complex_ends_alone(small_cache, others):
+    """The engine makes no step then, and does not say for whom."""
+    batch, letters = open_batch(small_cache), Guidance("regex", "[a-z]{20}", "response_format")
+    batch.add(Submit(0, [7], Sampling(30, greedy=True, guidance=ENDLESS)))
+    for key in range(1, 1 + others):
+        batch.add(Submit(key, [7, key], Sampling(30, seed=key, guidance=letters)))
+        batch.add(Submit(10 + key, [7, key], Sampling(30, greedy=True)))
+    if others:
+        batch.add(Submit(20, [8], Sampling(30, greedy=True, guidance=ENDLESS)))
+        batch.add(Submit(21, [8], Sampling(30, greedy=True, guidance=ENDLESS)))
+    seen = []
+
+    def watch(step):
+        seen.extend(step.started)
+        if seen.count(21) and 21 not in gone:
+            batch.cancel(21)
+            gone.add(21)
+
+    gone = set()
+    tokens, reasons, _ = run(batch, watch)
+    alone = open_batch(small_cache)
+    refused = {0, 20} if others else {0}
+    assert {key for key, reason in reasons.items() if reason == "refused"} == refused
+    for key in range(1, 1 + others):
+        alone.add(Submit(key, [7, key], Sampling(30, seed=key, guidance=letters)))
+        alone.add(Submit(10 + key, [7, key], Sampling(30, greedy=True)))
+    expected, _, _ = run(alone)
+    assert {key: tokens[key] for key in expected} == expected
+    assert not batch.busy
+
+
 def test_an_impossible_request_is_refused_alone(small_cache):
     batch = open_batch(small_cache)
     batch.add(Submit(0, prompts(300)[0], Sampling(3, greedy=True)))

@@ -124,6 +124,37 @@ def test_what_is_no_grammar_is_refused_with_a_status(server, options, param, str
     assert (error["code"], error["param"]) == ("invalid_value", param)
 
 
+CHAIN = [*(f"r{i}: r{i + 1}" for i in range(6000)), 'r6000: "a"', "start: r0"]
+COMPLEX = {
+    "stack": {"type": "grammar", "grammar": "\n".join(CHAIN)},
+    "later": {"type": "regex", "regex": "a{100000000}"},
+    "endless": {"type": "grammar", "grammar": 'start: "a" start'},
+    "time": {
+        "type": "json_schema",
+        "json_schema": {
+            "name": "a",
+            "schema": {"type": "object", "properties": {f"v{i}": {} for i in range(6000)}},
+        },
+    },
+    "none": {"type": "grammar", "grammar": "start: start"},
+}
+
+
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize("kind", COMPLEX)
+def test_a_grammar_that_is_too_complex_harms_nobody_else(server, kind, logprobs):
+    engine = server.engine_process()
+    body = {"prompt": "a", "response_format": COMPLEX[kind], "logprobs": logprobs}
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.status_code == 400, answer.text
+    error = answer.json()["error"]
+    assert (error["code"], error["param"]) == ("invalid_value", "response_format")
+    body["response_format"] = {"type": "regex", "regex": "b{3}"}
+    answer = server.http.post("/v1/completions", json=body)
+    assert answer.json()["choices"][0]["text"] == "bbb"
+    assert server.engine_process() == engine
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tool_that_has_to_be_called(server, seed):
     named = {"type": "function", "function": {"name": "weather"}}

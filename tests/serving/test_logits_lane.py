@@ -194,6 +194,9 @@ def test_grammars_are_the_engines(lane):
     wrong = Sampling(20, guidance=Guidance("regex", "(", "response_format"), scores=1)
     tokens, reason, message = answer(lane, PROMPTS[0], wrong)
     assert (tokens, reason) == ([], "refused") and "regex" in message
+    later = Guidance("lark_grammar", 'start: /b{3}/ rest\nrest: "a" rest', "response_format")
+    tokens, reason, message = answer(lane, PROMPTS[0], Sampling(20, guidance=later, scores=1))
+    assert reason == "refused" and "Too many items" in message and "Tokens:" not in message
     # -inf for all tokens but one is no reason to leave it.
     only = Guidance("lark_grammar", "start: <[5]>", "response_format")
     forced = Sampling(20, seed=1, guidance=only, logit_bias={5: -100.0, 6: 100.0})

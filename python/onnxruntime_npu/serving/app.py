@@ -33,6 +33,8 @@ def create_app(service: Service) -> FastAPI:
         yield
         for process in service.processes:
             await process.stop()
+        if service.grammars is not None:
+            await service.grammars.stop()
 
     # Without FastAPI's own pages, whose scripts come from elsewhere.
     app = FastAPI(

@@ -1,9 +1,10 @@
 """The lane of onnxruntime-genai's engine: requests in it, and those that wait for it.
 
-The engine schedules: it forms each step from what its cache holds. It leaves three things to its
+The engine schedules: it forms each step from what its cache holds. It leaves four things to its
 caller, which are done here: a finished request keeps its blocks until it is closed; not more
-requests than a batch takes may be open; and when no request can grow, the engine reports it at
-every step and waits for one of them to be closed.
+requests than a batch takes may be open; when no request can grow, the engine reports it at every
+step and waits for one of them to be closed; and when a grammar has become too complex to go on, it
+makes no step at all, and does not say whose grammar that is.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _REASONS = {
 # Guessed tokens of a step, of all requests together: more of them cost more than they save.
 _MOST_GUESSED = 8
 _NO_GRAMMAR = "Error creating grammar: "
+_RETRIES = 2  # of a step, before a grammar is taken for the cause
+_TOO_COMPLEX = "the grammar has become too complex to go on with the answer"
 # Failures of one request; any other failure is the engine's.
 _OF_ONE_REQUEST = (_Error.REQUEST_UNSERVICEABLE,)
 
@@ -75,11 +78,14 @@ class Batch:
         # After a preemption nobody enters until a request has left: who enters first would
         # otherwise take the blocks that were freed for another.
         self._full = False
+        # Requests with grammars that were set aside, one a step, since the engine made none.
+        self._suspects: list[_Sequence] = []
+        self._stops = 0  # steps in a row that were not made
 
     @property
     def busy(self) -> bool:
         """Whether a step has something to do."""
-        return bool(self._waiting or self._running)
+        return bool(self._waiting or self._running or self._suspects)
 
     def add(self, submitted: Submit) -> None:
         """Queue a request."""
@@ -92,6 +98,7 @@ class Batch:
     def cancel(self, key: int) -> None:
         """Forget a request and free its blocks."""
         self._waiting = deque(each for each in self._waiting if each.submitted.key != key)
+        self._suspects = [each for each in self._suspects if each.submitted.key != key]
         for sequence in list(self._running.values()):
             if sequence.submitted.key == key:
                 self._close(sequence)
@@ -105,6 +112,12 @@ class Batch:
             events = list(self._engine.run(self._events))
         except RuntimeError as error:
             raise EngineError(str(error)) from None
+        stopped = any(event.flags & _Flags.RETRYABLE for event in events)
+        self._stops = self._stops + 1 if stopped else 0
+        if self._stops > _RETRIES:
+            self._set_aside()
+        if self._suspects and not (stopped and self._running):
+            self._blame(step)
         for event in events:
             if event.flags & _Flags.CAPACITY_BLOCKED:
                 self._preempt(step)
@@ -116,7 +129,9 @@ class Batch:
         return step
 
     def _hand_over(self, step: Step) -> None:
-        while self._waiting and len(self._running) < self._capacity and not self._full:
+        # A suspect is the cause if the others go on without it.
+        waits = self._full or self._suspects
+        while self._waiting and len(self._running) < self._capacity and not waits:
             sequence = self._waiting.popleft()
             submitted = sequence.submitted
             try:
@@ -176,6 +191,23 @@ class Batch:
         self._waiting.appendleft(sequence)
         self._full = True
         step.preempted += 1
+
+    def _set_aside(self) -> None:
+        """Take the youngest request with a grammar away from a step that could not be made."""
+        guided = [
+            each for each in self._running.values() if each.submitted.sampling.guidance is not None
+        ]
+        if not guided:
+            raise EngineError("the engine makes no step")
+        self._close(guided[-1])
+        self._suspects.append(guided[-1])
+
+    def _blame(self, step: Step) -> None:
+        """End the suspect without which the engine goes on; the others are continued."""
+        cause = self._suspects.pop()
+        step.finished.append((cause.submitted.key, "refused", _TOO_COMPLEX))
+        self._waiting.extendleft(self._suspects)
+        self._suspects = []
 
     def _close(self, sequence: _Sequence) -> None:
         sequence.request.close()

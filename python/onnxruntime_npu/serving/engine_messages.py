@@ -139,7 +139,7 @@ class Step:
         guessed: tokens that were run before they were chosen.
         accepted: those that were chosen then.
         finished: triples of request, reason (``stop``, ``length``, ``refused`` or ``error``) and
-            message; refused: its guidance is no grammar.
+            message; refused: its guidance is no grammar, or too complex.
         preempted: requests that gave their blocks to others and will be continued.
         blocks_added: blocks of a cache that there was not before.
         blocks_used: blocks that hold tokens of running requests.

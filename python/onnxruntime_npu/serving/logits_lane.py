@@ -164,7 +164,7 @@ class LogitsLane:
             token, scored = row.next(logits)
         except GrammarError as error:
             self._close(row)
-            step.finished.append((row.key, "error", str(error)))
+            step.finished.append((row.key, "refused", str(error)))
             return
         stopped = token in model.stop_tokens
         if not stopped:

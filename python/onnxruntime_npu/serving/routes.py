@@ -165,6 +165,9 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
     model, engine = service.language_for(body.model)
     limits = engine.limits()
     guidance = guidance_for(model, asked.tools, body.response_format)
+    if guidance is not None and service.grammars is not None:
+        check = service.grammars.check(guidance, service.settings.deadline)
+        await unless_disconnected(request.receive, check)
     options = [
         sampling_options(
             body,

@@ -16,6 +16,7 @@ from ..session.provider_library import get_ep_name
 from .api_errors import ApiError
 from .encoder import Encoder
 from .engine import Engine
+from .grammar_checks import GrammarChecks
 from .metrics import Metrics
 from .ranked_engine import RankedEngine
 from .served_directory import ServedDirectory, ServedEncoder
@@ -34,6 +35,7 @@ class Service:
     metrics: Metrics
     language: tuple[ServedModel, Engine] | None = None
     encoding: tuple[ServedEncoder, Encoder] | None = None
+    grammars: GrammarChecks | None = None
     created: int = field(default_factory=lambda: int(time.time()))
     # Long texts take long: not on the event loop, and one after the other.
     tokenizing: ThreadPoolExecutor = field(
@@ -133,6 +135,7 @@ def _language(
     settings = service.settings
     if not parts:
         model = ServedModel(directory, settings.model_name)
+        service.grammars = GrammarChecks(model.directory)
         return model, Engine(model.directory, settings, service.metrics, on_unusable)
     if settings.provider != get_ep_name():
         raise ArgumentError(f"ranks need the provider npu, got {settings.provider}")
@@ -142,4 +145,5 @@ def _language(
     # Every part has the files of the whole model's tokenizer and settings.
     whole = Path(directory).resolve()
     model = ServedModel(whole / "rank_0", settings.model_name or whole.name)
+    service.grammars = GrammarChecks(model.directory)
     return model, RankedEngine(whole, settings, service.metrics, on_unusable)

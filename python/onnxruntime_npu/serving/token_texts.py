@@ -16,6 +16,7 @@ _READERS: dict[str, Callable[[str], str]] = {
     "regex": LLMatcher.grammar_from_regex,
     "lark_grammar": LLMatcher.grammar_from_lark,
 }
+_NO_TOKEN = "NoExtensionBias"  # what llguidance says where no token may follow
 
 
 class GrammarError(ValueError):
@@ -30,7 +31,7 @@ class TokenTexts:
 
         ``vocabulary`` is the model's, which may have more tokens than the tokenizer.
         """
-        self.vocabulary = vocabulary
+        self.vocabulary, self.stop_tokens = vocabulary, stop_tokens
         text = (directory / "tokenizer.json").read_text(encoding="utf-8")
         self._tokenizer = LLTokenizer(text, n_vocab=vocabulary, eos_token=stop_tokens)
 
@@ -47,8 +48,14 @@ class TokenTexts:
         except ValueError as error:
             raise GrammarError(str(error)) from None
         if matcher.is_error():
-            raise GrammarError(matcher.get_error())
+            raise _error_of(matcher)
         return GrammarMask(matcher, self.vocabulary)
+
+
+def _error_of(matcher: LLMatcher) -> GrammarError:
+    reason, _, _ = matcher.get_error().partition("<state>")  # what follows is for its developers
+    reason = reason.strip()
+    return GrammarError("no text follows the grammar" if reason == _NO_TOKEN else reason)
 
 
 class GrammarMask:
@@ -65,7 +72,7 @@ class GrammarMask:
         """
         llguidance.numpy.fill_next_token_bitmask(self._matcher, self._bits, 0)
         if self._matcher.is_error():
-            raise GrammarError(self._matcher.get_error())
+            raise _error_of(self._matcher)
         bits = np.unpackbits(self._bits.view(np.uint8), bitorder="little")
         scores[:, bits[: scores.shape[1]] == 0] = -np.inf
         return scores

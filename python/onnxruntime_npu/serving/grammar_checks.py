@@ -1,0 +1,105 @@
+"""Grammars of requests, read by a process of their own before the engine has to."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+from .api_errors import bad_request, deadline_exceeded
+from .child_connection import ChildConnection
+from .engine_messages import Guidance
+
+_LOG = logging.getLogger("onnxruntime_npu.serving")
+_MODULE = "onnxruntime_npu.serving.grammar_process"
+_TOO_COMPLEX = "too complex: expected one that is ready within a second and a gigabyte"
+_KEPT = 64  # grammars whose answer is remembered
+
+
+class GrammarChecks:
+    """Refuses what is no grammar, or too complex. All on the event loop.
+
+    The process is started by the first grammar, and again after one that has ended it. For a
+    tokenizer that it cannot read nothing is checked.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        """Check for the model in a directory."""
+        self._directory = directory
+        self._known: OrderedDict[Guidance, str] = OrderedDict()
+        self._turn = asyncio.Lock()
+        self._connection: ChildConnection | None = None
+        self._ended: asyncio.Task[int] | None = None
+        self._answers: asyncio.Queue[Any] = asyncio.Queue()
+        self._possible = True
+
+    async def check(self, guidance: Guidance, deadline: float) -> None:
+        """Raise a 400 for what cannot be followed, 504 if that is not known in time."""
+        # It goes on when the client goes away: its answer would be taken for the next one's.
+        asking = asyncio.create_task(self._reason(guidance))
+        try:
+            reason = await asyncio.wait_for(asyncio.shield(asking), deadline)
+        except asyncio.TimeoutError:
+            raise deadline_exceeded(deadline) from None
+        if reason:
+            raise bad_request(reason, param=guidance.param)
+
+    async def stop(self) -> None:
+        """End the process."""
+        if self._ended is not None:
+            self._ended.cancel()
+            await asyncio.gather(self._ended, return_exceptions=True)
+
+    async def _reason(self, guidance: Guidance) -> str:
+        """Return why a grammar is refused; "": it is not."""
+        async with self._turn:
+            if guidance in self._known:
+                self._known.move_to_end(guidance)
+                return self._known[guidance]
+            if not self._possible:
+                return ""
+            if self._connection is None:
+                await self._start()
+            reason = await self._ask(guidance) if self._possible else ""
+            self._known[guidance] = reason
+            if len(self._known) > _KEPT:
+                self._known.popitem(last=False)
+            return reason
+
+    async def _start(self) -> None:
+        self._answers = asyncio.Queue()
+        arguments = [str(self._directory), "", "0"]
+        try:
+            self._connection = ChildConnection(_MODULE, arguments, self._answers.put_nowait)
+        except OSError as error:
+            self._give_up(str(error))
+            return
+        self._ended = asyncio.create_task(self._connection.until_ended())
+        ready = await self._next()
+        if ready is not True:
+            self._give_up("the tokenizer's tokens have no bytes" if ready is False else str(ready))
+
+    def _give_up(self, reason: str) -> None:
+        self._possible = False
+        _LOG.warning("grammars are not read before the engine does: %s", reason)
+
+    async def _ask(self, guidance: Guidance) -> str:
+        assert self._connection is not None
+        self._connection.send(guidance)
+        reason = await self._next()
+        if not isinstance(reason, str):  # it has ended, perhaps with a word
+            self._connection = None
+            return _TOO_COMPLEX
+        return reason
+
+    async def _next(self) -> Any:
+        """Return what the process says, None if it has ended."""
+        assert self._ended is not None
+        answer = asyncio.create_task(self._answers.get())
+        await asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+        if answer.done():
+            return answer.result()
+        answer.cancel()
+        return None
