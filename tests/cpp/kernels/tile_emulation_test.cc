@@ -22,7 +22,7 @@ void CheckWithTiles(const char* tests, const std::map<std::string, std::string>&
 }
 
 TEST_CASE("matmul and attention agree with AMX tile instructions") {
-  if (!Features().avx512 || test::MachineHasTiles()) return;  // not built for tiles, or tested without emulation
+  if (!test::HasKernelsWithTiles() || test::MachineHasTiles()) return;  // with tiles, tested without emulation
   CHECK(test::RunWithTiles("child: AMX tiles are available").exit_code == 0);
   for (const char* tests :
        {"Gemm matches *", "Gemm adds *", "Gemm stores *", "MatMul follows *", "MatMulInteger matches *",
@@ -32,7 +32,7 @@ TEST_CASE("matmul and attention agree with AMX tile instructions") {
 }
 
 TEST_CASE("float16 matmul agrees with tile instructions for bfloat16 alone") {
-  if (!Features().avx512_bf16 || test::MachineHasTiles()) return;
+  if (!test::HasKernelsWithTiles() || !Features().avx512_bf16 || test::MachineHasTiles()) return;
   for (const char* tests :
        {"Gemm matches *", "Gemm adds *", "Gemm stores equal *", "a packed weight *", "NaN and infinities reach *"})
     CheckWithTiles(tests, {{"NPU_TILE_EMULATOR_FLOAT16", "missing"}});
@@ -72,7 +72,7 @@ size_t CountOf(const std::string& part, const std::string& text) {
 }
 
 TEST_CASE("products of float16 in tiles that feature bits hide are tried on request") {
-  if (!Features().avx512) return;
+  if (!test::HasKernelsWithTiles()) return;
   const char *used = "child: float16 is multiplied in tiles", *not_used = "child: float16 is not multiplied in tiles";
   const auto check = [](const char* child, const char* emulated, const char* requested, const char* isa,
                         const char* warning) {
@@ -95,7 +95,7 @@ TEST_CASE("products of float16 in tiles that feature bits hide are tried on requ
 }
 
 TEST_CASE("float16 is right where its products in tiles are tried") {
-  if (!Features().avx512) return;
+  if (!test::HasKernelsWithTiles()) return;
   const bool has_tiles = test::MachineHasTiles();
   for (const char* tests : {"Gemm matches *", "attention: *"}) {
     CAPTURE(tests);

@@ -139,7 +139,7 @@ TEST_CASE("child: products of attention are computed beside exponentials" * doct
 }
 
 TEST_CASE("tile instructions are in the order on which their speed depends") {
-  if (!Features().avx512) return;  // not built for tiles
+  if (!test::HasKernelsWithTiles()) return;
   const auto passes = [](const char* child, const std::map<std::string, std::string>& more = {}) {
     std::map<std::string, std::string> environment = more;
     environment.insert({"ORT_NPU_NUM_THREADS", "2"});

@@ -1,9 +1,12 @@
 // Runs test cases of this executable with tile instructions in software, on machines without tile registers.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <map>
 #include <string>
 
+#include "ep/runtime/isa.h"
 #include "tests/cpp/support/child_process.h"
 
 namespace npu::test {
@@ -11,6 +14,14 @@ namespace npu::test {
 inline std::string FolderOfThisProgram() {
   const std::string program = PathOfThisProgram();
   return program.substr(0, program.rfind('/'));
+}
+
+// Whether kernels with tile instructions run here at all: what surrounds those is AVX-512. Where not, the log says so,
+// since a test that checks nothing looks like one that passes.
+inline bool HasKernelsWithTiles() {
+  if (Features().avx512) return true;
+  MESSAGE("not run: kernels with tile instructions need AVX-512");
+  return false;
 }
 
 // Whether this machine has tile registers, whatever ORT_NPU_ISA restricts this process to: then nothing is emulated.
