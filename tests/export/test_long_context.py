@@ -62,6 +62,8 @@ def scaled(kind, name):
     if name == "longrope":
         frequencies = {n: len(b) for n, b in model.named_buffers() if n.endswith("inv_freq")}
         pairs = next((n for k, n in frequencies.items() if "full" in k), max(frequencies.values()))
+        if kind == "mimo_v2_flash":  # the model has those of its own factor
+            pairs = config.head_dim // 4
         rope["short_factor"] = np.linspace(1, 2, pairs).tolist()
         rope["long_factor"] = np.linspace(1.5, 12, pairs).tolist()
     if name != "dynamic":  # which takes the longest of all positions for trained
