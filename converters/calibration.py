@@ -11,6 +11,7 @@ from onnxruntime_npu.progress import bar
 
 from .compensated_rounding import RoundsWhenCalled
 from .input_scales import SeenInputs
+from .layer_forward import computed_by, in_float32, without_products
 
 _ROWS, _ROWS_OF_BATCH = 384, 128  # of each input that are kept, from the first batches on
 _EXTREME = 8  # of these, rows that are kept for their largest values
@@ -30,9 +31,10 @@ def seen_inputs(
     training = model.training
     model.eval()
     try:
-        for batch in bar("Watching the inputs of layers", "batch", iterable=batches):
-            watched.last = None
-            _run(model, batch)
+        with computed_by(in_float32, without_products(layers)):
+            for batch in bar("Watching the inputs of layers", "batch", iterable=batches):
+                watched.last = None
+                _run(model, batch)
     finally:
         model.train(training)
         watched.remove()
@@ -133,15 +135,15 @@ def rounded_for_inputs(
         progress.update()
         return rounded(layer, moments)
 
-    rounding = RoundsWhenCalled(layers, round_one)
+    rounding = RoundsWhenCalled(round_one)
     training = model.training
     model.eval()
     try:
-        _run(model, given[0])
+        with computed_by(rounding, layers):
+            _run(model, given[0])
     finally:
         progress.close()
         model.train(training)
-        rounding.remove()
     return rounding.results
 
 

@@ -8,8 +8,6 @@ method of "GPTQ" (Frantar et al., 2022), with the inverse of the inputs' second 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any
 
 import torch
 
@@ -127,21 +125,17 @@ class RoundsWhenCalled:
     """Rounds each layer when a batch reaches it, with the inputs that it then has.
 
     Its output becomes that of the rounded layer, so that later layers make up for it, too, and one
-    pass and the moments of one layer at a time suffice. The product of the layer itself, which
-    torch computes slowly in 16 bits where a processor has no instructions for it, is not needed.
-    The model itself stays as it is.
+    pass and the moments of one layer at a time suffice. The product of the layer itself is not
+    needed. The model itself stays as it is.
     """
 
-    def __init__(self, layers: dict[str, torch.nn.Linear], rounded: Any) -> None:
-        """Round ``layers`` by ``rounded(layer, moments)``."""
+    def __init__(self, rounded: Callable[[torch.nn.Linear, torch.Tensor], torch.nn.Module]) -> None:
+        """Round layers by ``rounded(layer, moments)``."""
         self.results: dict[str, torch.nn.Module] = {}
         self._rounded = rounded
-        # Their own forward, where another library has set one.
-        self._before = [(layer, layer.__dict__.get("forward")) for layer in layers.values()]
-        for name, layer in layers.items():
-            layer.__dict__["forward"] = partial(self._forward, name, layer)
 
-    def _forward(self, name: str, layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+    def __call__(self, name: str, layer: torch.nn.Linear, given: torch.Tensor) -> torch.Tensor:
+        """Return the output of the layer's rounded form."""
         if name not in self.results:
             rows = given.detach().reshape(-1, layer.in_features).float()
             moments = rows.t() @ rows / max(len(rows), 1)
@@ -153,10 +147,3 @@ class RoundsWhenCalled:
             self.results[name] = self._rounded(layer, moments)
         output: torch.Tensor = self.results[name](given)
         return output
-
-    def remove(self) -> None:
-        """Let the layers compute themselves again."""
-        for layer, forward in self._before:
-            del layer.__dict__["forward"]
-            if forward is not None:
-                layer.__dict__["forward"] = forward

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from onnxruntime_npu.converters import SCHEMES, quantize_weights
-from onnxruntime_npu.converters.calibration import rounded_for_inputs
+from onnxruntime_npu.converters.calibration import rounded_for_inputs, seen_inputs
 from onnxruntime_npu.converters.compensated_rounding import compensated_columns
 from onnxruntime_npu.converters.rounding import quantized_columns
 
@@ -201,6 +201,38 @@ def test_rounding_for_inputs_does_not_compute_the_layers_that_it_rounds() -> Non
     )
     assert list(rounded) == ["0", "1"]
     assert layers["0"].forward is not_needed and "forward" not in layers["1"].__dict__
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_watched_layers_are_multiplied_in_float32_where_torch_has_no_products(
+    monkeypatch, dtype
+) -> None:
+    asked = {
+        torch.bfloat16: "_is_mkldnn_bf16_supported",
+        torch.float16: "_is_mkldnn_fp16_supported",
+    }
+    monkeypatch.setattr(torch.ops.mkldnn, asked[dtype], lambda: False)
+    multiplied = []
+    linear = torch.nn.functional.linear
+
+    def noted(given: torch.Tensor, *operands: torch.Tensor | None) -> torch.Tensor:
+        multiplied.append(given.dtype)
+        return linear(given, *operands)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", noted)
+    model = Model(dtype).eval()
+    layers = {"up": model.up, "down": model.down}
+    seen = seen_inputs(model, layers, [_x(dtype, 4, 256)])
+    # The head is not watched.
+    assert multiplied == [torch.float32, torch.float32, dtype]
+    monkeypatch.setattr(torch.ops.mkldnn, asked[dtype], lambda: True)
+    plain = seen_inputs(model, layers, [_x(dtype, 4, 256)])
+    assert multiplied[3:] == [dtype] * 3
+    for names, inputs in seen.items():
+        # What torch adds up in another order is rounded to the dtype.
+        torch.testing.assert_close(
+            inputs.largest, plain[names].largest, rtol=2 * torch.finfo(dtype).eps, atol=0
+        )
 
 
 class Attention(torch.nn.Module):
