@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-import check
 import harness
 import limits
 import peers
@@ -17,6 +16,11 @@ import pytest
 import ratios
 
 ROOT = Path(__file__).resolve().parents[2]
+# Not by its name, which is that of a script in tools/, too.
+_spec = importlib.util.spec_from_file_location("benchmarks_check", ROOT / "benchmarks" / "check.py")
+assert _spec is not None and _spec.loader is not None
+check = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(check)
 RECIPE = (ROOT / "Makefile").read_text().split("\nbench: ")[1].split("\n\n")[0]
 SCRIPTS = list(dict.fromkeys(re.findall(r"\$\(PY\) benchmarks/(\w+)\.py", RECIPE)))
 
