@@ -223,8 +223,78 @@ auto SelectScaleGroup(bool integers, bool offset) {
   return offset ? &ScaleGroup<bits, false, true> : &ScaleGroup<bits, false, false>;
 }
 
+// The products of one row of A with the quads of a group, as 32-bit sums of columns 0 to 7 and 8 to 15.
+template <int bits>
+inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m256i (&columns)[2]) {
+  __m256i first = _mm256_setzero_si256(), last = first;
+  if constexpr (bits == 4) {
+    constexpr int64_t kPairs = 8;  // as in AddNibbles
+    const __m256i ones = _mm256_set1_epi16(1);
+    for (int64_t q = 0; q < quads;) {
+      __m256i of_first = _mm256_setzero_si256(), of_last = of_first;
+      for (const int64_t end = std::min(quads, q + kPairs); q < end; ++q) {
+        const Quad<4> b(stored + q * kQuadBytes<4>);
+        const __m256i of_row = Broadcast(a + 4 * q);
+        of_first = _mm256_add_epi16(of_first, _mm256_maddubs_epi16(b.first, of_row));
+        of_last = _mm256_add_epi16(of_last, _mm256_maddubs_epi16(b.last, of_row));
+      }
+      first = _mm256_add_epi32(first, _mm256_madd_epi16(of_first, ones));
+      last = _mm256_add_epi32(last, _mm256_madd_epi16(of_last, ones));
+    }
+    columns[0] = _mm256_permute2x128_si256(first, last, 0x20);
+    columns[1] = _mm256_permute2x128_si256(first, last, 0x31);
+  } else {
+    for (int64_t q = 0; q < quads; ++q) {
+      const Quad<8> b(stored + q * kQuadBytes<8>);
+      const __m256i words = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(Broadcast(a + 4 * q)));
+      const __m256i pairs[2] = {_mm256_shuffle_epi32(words, 0x00), _mm256_shuffle_epi32(words, 0x55)};
+      for (int pair = 0; pair < 2; ++pair) {
+        first = _mm256_add_epi32(first, _mm256_madd_epi16(b.first[pair], pairs[pair]));
+        last = _mm256_add_epi32(last, _mm256_madd_epi16(b.last[pair], pairs[pair]));
+      }
+    }
+    columns[0] = first;
+    columns[1] = last;
+  }
+}
+
+// One row without a zero point, with the operations of ScaleGroup: the sums of a group stay in registers, whose way
+// through memory takes longer than a small group's products.
+template <int bits, bool kIntegers, bool kOffset>
+void DotOneRow(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
+  for (int64_t column = 0; column < kPanelColumns; column += kColumns) {
+    __m256 total[2];
+    for (int half = 0; half < 2; ++half)
+      total[half] = scales.first ? _mm256_loadu_ps(scales.first + column + 8 * half) : _mm256_setzero_ps();
+    for (int64_t g = 0; g < a.groups; ++g) {
+      const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
+      __m256i sums[2];
+      SumOneRow<bits>(a.values + begin * 4, stored + begin * kQuadBytes<bits> + 2 * column, end - begin, sums);
+      const __m256i row_sum = _mm256_set1_epi32(a.sums[g * a.stride]);
+      const __m256 row_scale = _mm256_set1_ps(a.scales[g * a.stride]);
+      for (int half = 0; half < 2; ++half) {
+        const int64_t at = g * scales.stride + column + 8 * half;
+        if (bits == 4) sums[half] = _mm256_sub_epi32(sums[half], _mm256_slli_epi32(row_sum, 3));  // 8 is added
+        __m256 sum = _mm256_cvtepi32_ps(sums[half]);
+        if (kOffset)
+          sum = MultiplyAdd<kIntegers>(_mm256_loadu_ps(scales.offset + at), _mm256_cvtepi32_ps(row_sum), sum);
+        const __m256 product = _mm256_mul_ps(_mm256_loadu_ps(scales.scale + at), row_scale);
+        total[half] = MultiplyAdd<kIntegers>(sum, product, total[half]);
+      }
+    }
+    for (int half = 0; half < 2; ++half) _mm256_storeu_ps(tile + column + 8 * half, total[half]);
+  }
+}
+
+template <int bits>
+RoundedDotFunction SelectDotOneRow(bool integers, bool offset) {
+  if (integers) return offset ? &DotOneRow<bits, true, true> : &DotOneRow<bits, true, false>;
+  return offset ? &DotOneRow<bits, false, true> : &DotOneRow<bits, false, false>;
+}
+
 template <int bits>
 void Dot(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
+  if (a.rows == 1) return SelectDotOneRow<bits>(a.integers, scales.offset != nullptr)(a, stored, scales, tile);
   alignas(32) RowSums sums[kVectorSlivers.rows];
   const auto scale_group = SelectScaleGroup<bits>(a.integers, scales.offset != nullptr);
   for (int64_t g = 0; g < a.groups; ++g) {
