@@ -50,6 +50,11 @@ void PackedWeight::Pack(const char* op, DType dtype, int64_t k, int64_t n, const
   stored_ = stored;
 }
 
+void PackedWeight::Pack(const char* op, const TensorView& b, Stream& stream) {
+  NPU_CHECK(b.shape.rank() == 2, "[", op, "] expected a matrix B, got ", b.shape);
+  Pack(op, b.dtype, Matrix::RowMajor(b.data, b.shape[0], b.shape[1]), stream);
+}
+
 void PackedWeight::PackGated(const char* op, DType dtype, const Matrix& b, Stream& stream) {
   const DType stored = StoredAs(dtype);
   const size_t bytes = PackedBytes(stored, b.rows, GatedColumns(b.columns));

@@ -25,6 +25,8 @@ class PackedWeight {
   void Pack(const char* op, DType dtype, const Matrix& b, Stream& stream);
   // The same for a matrix [k, n] that `b` makes, unless its panels are there already.
   void Pack(const char* op, DType dtype, int64_t k, int64_t n, const std::function<Matrix()>& b, Stream& stream);
+  // The same for a row-major tensor, which must be a matrix.
+  void Pack(const char* op, const TensorView& b, Stream& stream);
   // The same for a gate and values side by side: see gemm::PackGated.
   void PackGated(const char* op, DType dtype, const Matrix& b, Stream& stream);
   // The same for a quantised weight of float matmuls.

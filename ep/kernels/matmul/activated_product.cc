@@ -18,10 +18,8 @@ class ActivatedMatMulKernel final : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input != 1) return false;
-    const Shape& shape = constant.shape;
-    NPU_CHECK(shape.rank() == 2, "[", kOp, "] expected a matrix B, got ", shape);
-    weight_.Pack(kOp, constant.dtype, gemm::Matrix::RowMajor(constant.data, shape[0], shape[1]), stream);
-    weight_shape_ = shape;
+    weight_.Pack(kOp, constant, stream);
+    weight_shape_ = constant.shape;
     return true;
   }
 
