@@ -16,10 +16,6 @@ constexpr int64_t kColumns = 16;  // of a panel, which are multiplied at a time
 constexpr int kBlock = 3;         // rows of A at a time: 8 sums, two vectors of B, and what is multiplied
 constexpr int64_t kChunk = 32;    // quads: four rows of K each, that stay in the L1 cache
 
-// Bytes of a quad in a panel.
-template <int bits>
-constexpr int64_t kQuadBytes = 2 * kStoredElements * bits / 8;
-
 // The sums of kColumns columns. Of 4 bits the first vector has columns 0 to 3 and 8 to 11.
 using RowSums = int32_t[kColumns];
 

@@ -13,10 +13,6 @@ namespace {
 template <int bits>
 constexpr int32_t kShift = bits == 4 ? 8 : 128;
 
-// Bytes of four rows of K.
-template <int bits>
-constexpr int64_t kQuadBytes = 2 * kStoredElements * bits / 8;
-
 template <int bits>
 void PlainDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
   const int64_t results = a.results();

@@ -11,10 +11,6 @@ namespace npu::gemm {
 
 namespace {
 
-// Bytes of four rows of K.
-template <int bits>
-constexpr int64_t kQuadBytes = 2 * kStoredElements * bits / 8;
-
 // sums[kRows][2] = the products of a group.
 template <int bits, int kRows>
 __attribute__((noinline)) void SumQuads(const int8_t* x, const uint8_t* stored, int64_t quads, int32x4_t (*sums)[2]) {

@@ -17,6 +17,10 @@ namespace npu::gemm {
 // How far ahead of the row that is read a panel is prefetched.
 inline constexpr int64_t kStoredPrefetchBytes = 2048;
 
+// Bytes of four rows of K of a panel.
+template <int bits>
+inline constexpr int64_t kQuadBytes = 2 * kStoredElements * bits / 8;
+
 // kLanes bytes as integers. The compiler's own conversion of vectors of bytes takes them apart one by one.
 template <bool is_signed>
 inline VecI32 Widened(const uint8_t* bytes) {
