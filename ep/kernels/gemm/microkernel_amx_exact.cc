@@ -20,10 +20,6 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kRowBytes = kPanelColumns * 4;       // of a stored row of B and of a row of C
 constexpr int64_t kStepBytes = kTileRows * kRowBytes;  // of B per tile instruction
 
-// The unit that stores tiles goes to sleep when it has stored none for some 2000 cycles, that is 30 steps, and takes
-// 700 to wake, while no other tile instruction proceeds. So a tile is stored every kAwakeSteps steps, needed or not.
-constexpr int kAwakeSteps = 8;
-
 // Rows of the finished tile that the epilogue computes by inlined code.
 struct ComputedRows {
   const RowEpilogue& epilogue;
@@ -92,7 +88,7 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
       b += kStepBytes;
     }
     streams.Step();
-    constexpr int kAwake = kAwakeSteps / kParts;
+    constexpr int kAwake = amx::kAwakeSteps / kParts;
     if (k % kAwake == kAwake - 1) amx::Store<6>(c, kRowBytes);  // the sums are stored over it
   };
   if (work.held_row_tiles != kRowTiles) StoreHeldTiles(work);

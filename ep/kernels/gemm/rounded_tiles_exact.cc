@@ -157,6 +157,9 @@ void MultiplyBlock(const RowRounding& a, const uint8_t* stored, const PanelScale
         left += kSliverUnitBytes;
         right += kUnitBytes;
         Block::template Add<amx::DotInt8, true, false>(left, kUnit, right, kRowBytes);
+        if (step % amx::kAwakeSteps == amx::kAwakeSteps - 1) {
+          amx::Store<6>(sums_of(block), kRowBytes);  // the sums are stored over it
+        }
       }
       amx::CompilerBarrier();
       if (block >= 2) scale_next(block - 2);

@@ -24,6 +24,9 @@ TileCounts TakeCounts() {
   return reinterpret_cast<decltype(&npu_take_tile_counts)>(take)();
 }
 
+// With a store every 16 steps of four products the unit that stores tiles never sleeps.
+constexpr int64_t kAwakeProducts = 16 * 4;
+
 // Of C = A · B with a constant B.
 TileCounts CountsOf(const std::string& op, DType dtype, int64_t m, int64_t n, int64_t k) {
   const HostTensor a = HostTensor::Random(dtype, {m, k}, 1, -8, 8), b = HostTensor::Random(dtype, {k, n}, 2, -8, 8);
@@ -45,8 +48,7 @@ void CheckRecipe(const std::string& op, DType dtype, int64_t m, int64_t n, int64
   // A step multiplies 2 × 2 tiles.
   const int64_t steps = (m / 32) * (n / 32) * (k * BitsOf(dtype) / 8 / 64) * parts;
   CHECK(counts.products == 4 * steps);
-  // The unit that stores tiles never sleeps.
-  CHECK(counts.most_products_without_store <= 4 * 16);
+  CHECK(counts.most_products_without_store <= kAwakeProducts);
   // A passes by the L1 cache, and B never does.
   CHECK(counts.hinted_loads == 2 * steps);
   CHECK(counts.loads >= 2 * steps);
@@ -74,12 +76,33 @@ TEST_CASE("child: float16 in parts follows the recipe" * doctest::skip()) {
   CheckRecipe("MatMul", DType::kFloat16, 128, 1248, 320, 3);
 }
 
+// Sums of a group are exact and take all of its steps, however long it is. Of two slivers a group of B is unpacked
+// once.
+TEST_CASE("child: products of long groups of integers follow the recipe" * doctest::skip()) {
+  constexpr int64_t kM = 64, kN = 64, kGroup = 1152, kGroups = 2, kK = kGroups * kGroup;
+  const HostTensor x = HostTensor::Random(DType::kBFloat16, {kM, kK}, 1),
+                   weight = HostTensor::Random(DType::kInt8, {kK, kN}, 2, -8, 8),
+                   scale = HostTensor::Random(DType::kBFloat16, {kGroups, kN}, 3);
+  TestNode node("npu::NPUWeightQuantBatchMatmulV2",
+                {.attributes = {{"antiquant_group_size", kGroup}, {"inner_precise", int64_t{1}}}}, 7);
+  REQUIRE(node.PrePack(1, weight));
+  TakeCounts();
+  node.Run({x, weight, scale, HostTensor(), HostTensor(), HostTensor(), HostTensor()});
+  const TileCounts counts = TakeCounts();
+  constexpr int64_t kSteps = kM / 32 * (kN / 32) * (kK / 64);
+  CHECK(counts.products == 4 * kSteps);
+  CHECK(counts.most_products_without_store <= kAwakeProducts);
+  CHECK(counts.hinted_loads == 2 * kSteps);
+  CHECK(counts.loads == 2 * kSteps);
+  CHECK(counts.lines == 16 * 4 * kSteps);
+}
+
 TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip()) {
   for (const int64_t k : {576, 1184}) {
     CAPTURE(k);
     const TileCounts counts = CountsOf("MatMul", DType::kBFloat16, 32, 64, k);
     CHECK(counts.products == 4 * 2 * (k / 32));
-    CHECK(counts.most_products_without_store <= 4 * 16);
+    CHECK(counts.most_products_without_store <= kAwakeProducts);
     CHECK(counts.hinted_loads == counts.products / 2);
     CHECK(counts.loads == counts.products / 2);
   }
@@ -92,6 +115,8 @@ TEST_CASE("child: tiles have as many rows as a product of few" * doctest::skip()
       CAPTURE(m);
       constexpr int64_t kSteps = 64 / 32 * (576 / 32);
       const TileCounts counts = CountsOf("MatMul", dtype, m, 64, 576);
+      CHECK(counts.products == (m > 16 ? 4 : 2) * kSteps);
+      CHECK(counts.most_products_without_store <= kAwakeProducts);
       CHECK(counts.hinted_loads == (m > 16 ? 2 : 1) * kSteps);
       CHECK(counts.loads == 2 * kSteps);
       CHECK(counts.lines == kSteps * (m + 2 * 16));
@@ -104,6 +129,7 @@ TEST_CASE("child: the gate of a product is computed beside its steps" * doctest:
   const TileCounts counts = CountsOf("npu.fused::GatedMatMul", DType::kBFloat16, 128, 96, 576);
   constexpr int64_t kTiles = 128 / 32 * (96 / 32), kThreads = 2;
   CHECK(counts.products == 4 * kTiles * (576 / 32));
+  CHECK(counts.most_products_without_store <= kAwakeProducts);
   CHECK(counts.products_after_vectors >= (kTiles - kThreads) * 15);
 }
 
@@ -148,6 +174,7 @@ TEST_CASE("tile instructions are in the order on which their speed depends") {
     CHECK(result.exit_code == 0);
   };
   passes("child: products in tiles follow the recipe");
+  passes("child: products of long groups of integers follow the recipe");
   passes("child: few rows of a product in tiles load B once");
   passes("child: tiles have as many rows as a product of few");
   passes("child: the gate of a product is computed beside its steps");
