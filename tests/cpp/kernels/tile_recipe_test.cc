@@ -144,6 +144,7 @@ TEST_CASE("child: the residual of a product is added beside its steps" * doctest
             HostTensor::Random(DType::kBFloat16, {kColumns}, 4)});
   const TileCounts counts = TakeCounts();
   CHECK(counts.products == 4 * kTiles * (576 / 32));
+  CHECK(counts.most_products_without_store <= kAwakeProducts);
   CHECK(counts.products_after_vectors >= (kTiles - kThreads) * 15);
 }
 
@@ -160,6 +161,7 @@ TEST_CASE("child: products of attention are computed beside exponentials" * doct
   const TileCounts counts = TakeCounts();
   constexpr int64_t kBlocks = 2, kPanels = 8, kSteps = 2 * 8;
   CHECK(counts.products == 4 * kBlocks * kPanels * kSteps);
+  CHECK(counts.most_products_without_store <= kAwakeProducts);
   CHECK(counts.products_after_vectors >= kBlocks * (kPanels - 1) * kSteps);
   CHECK(counts.hinted_loads == counts.products / 2);
 }
@@ -177,10 +179,11 @@ TEST_CASE("tile instructions are in the order on which their speed depends") {
   passes("child: products of long groups of integers follow the recipe");
   passes("child: few rows of a product in tiles load B once");
   passes("child: tiles have as many rows as a product of few");
+  if (!Features().avx512_bf16) return;  // what follows has kernels with tiles only beside it, as any machine with tiles
   passes("child: the gate of a product is computed beside its steps");
+  passes("child: the residual of a product is added beside its steps");
   passes("child: products of attention are computed beside exponentials", {{"ORT_NPU_NUM_THREADS", "1"}});
-  if (Features().avx512_bf16)
-    passes("child: float16 in parts follows the recipe", {{"NPU_TILE_EMULATOR_FLOAT16", "missing"}});
+  passes("child: float16 in parts follows the recipe", {{"NPU_TILE_EMULATOR_FLOAT16", "missing"}});
 }
 
 }  // namespace
