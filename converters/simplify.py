@@ -40,6 +40,11 @@ _RULES = (
 
 def simplify(model: ir.Model) -> None:
     """Fold constants, and remove nodes that change nothing or repeat another, in place."""
+    outputs = model.graph.outputs
+    # Inputs that are outputs, which onnxruntime takes: a node between them would rename one.
+    direct = [(i, value) for i, value in enumerate(outputs) if value.is_graph_input()]
+    for i, _ in reversed(direct):
+        outputs.pop(i)
     fold_constants_ir(model, onnx_shape_inference=False)
     pattern.RewriteRuleSet(_RULES).apply_to_model(model)
     for step in (
@@ -53,3 +58,5 @@ def simplify(model: ir.Model) -> None:
         NameFixPass(),
     ):
         step(model)
+    for i, value in direct:
+        outputs.insert(i, value)

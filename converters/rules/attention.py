@@ -20,7 +20,7 @@ from .rule import (
     static_size,
 )
 
-_FAR_BELOW = -1e4  # additive masks hide with less than that
+FAR_BELOW = -1e4  # additive masks hide with less than that
 
 
 class StandardAttention(Rule):
@@ -194,6 +194,9 @@ def attend(
     kv_heads = static_size(key, 1)
     require(kv_heads is not None, "its number of key heads is unknown")
     require(kv_heads == static_size(value, 1), "its keys and values have other numbers of heads")
+    assert kv_heads is not None
+    require(heads % kv_heads == 0, "its queries are broadcast to its heads of keys")
+    require(not _batches_differ(query, key, value), "it is broadcast to several rows")
     require(query.dtype is not None, "its type is unknown")
     return nodes.npu(
         "npu_fused_infer_attention_score",
@@ -208,6 +211,14 @@ def attend(
         input_layout="BNSD",
         sparse_mode=0 if hidden is None else 1,
     )[0]
+
+
+def _batches_differ(*values: ir.Value) -> bool:
+    """Return whether the file states several batch sizes, of which one can only be 1."""
+    sizes = [value.shape[0] for value in values if value.shape]
+    named = {size for size in sizes if isinstance(size, int) or size.value is not None}
+    numbers = {size for size in named if isinstance(size, int)}
+    return len(numbers) > 1 or (1 in numbers and len(named) > 1)
 
 
 def shifted(nodes: Nodes, added: ir.Value, query: ir.Value, heads: int, key: ir.Value) -> ir.Value:
@@ -302,11 +313,11 @@ def _hidden_by(bias: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
     where = producer(bias, "Where")
     if where is not None:
         shown, number = scalar(where.inputs[1]), scalar(where.inputs[2])
-        if shown == 0.0 and number is not None and number <= _FAR_BELOW:
+        if shown == 0.0 and number is not None and number <= FAR_BELOW:
             return None, where.inputs[0]
     for flags, factor in operands(bias, "Mul"):
         number, cast = scalar(factor), producer(flags, "Cast")
-        if number is None or number > _FAR_BELOW or cast is None:
+        if number is None or number > FAR_BELOW or cast is None:
             continue
         hidden = cast.inputs[0]
         if hidden is not None and hidden.dtype == ir.DataType.BOOL:

@@ -6,7 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .attention import attend, later_keys
+from .attention import FAR_BELOW, attend, later_keys
 from .rule import Nodes, Rule, attribute, given, own_node, rank, require, static_size
 
 _INT32, _BOOL = ir.DataType.INT32, ir.DataType.BOOL
@@ -112,6 +112,8 @@ def attended(
     that are not seen.
     """
     require(padding is None or rank(padding) in (2, 3), "its padding is not told key by key")
+    hides = attribute(node, "mask_filter_value", FAR_BELOW) <= FAR_BELOW
+    require(padding is None or hides, "its padding is seen a little")
     hidden = None
     if padding is not None:
         zero = nodes.constant(0, padding.dtype or _INT32)

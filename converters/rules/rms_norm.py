@@ -18,6 +18,7 @@ from .rule import (
     rank,
     require,
     scalar,
+    static_size,
 )
 
 
@@ -51,10 +52,20 @@ class SkipRmsNorm(AddedNorm):
     ) -> tuple[ir.Value, ir.Value]:
         """Add x and skip."""
         require(given(node, 3) is None, "it has a bias")
+        if _broadcasts(skip, x):
+            skip = nodes.onnx("Expand", skip, nodes.onnx("Shape", x, dtype=ir.DataType.INT64))
         normed, _rstd, total = nodes.npu(
             "npu_add_rms_norm", x, skip, gamma, epsilon=attribute(node, "epsilon", 1e-5)
         )
         return normed, total
+
+
+def _broadcasts(skip: ir.Value, x: ir.Value) -> bool:
+    """Return whether the file states that ``skip`` has fewer elements than x."""
+    if skip.shape is None or x.shape is None:
+        return False
+    ones = [size == 1 != other for size, other in zip(skip.shape, x.shape, strict=False)]
+    return len(skip.shape) < len(x.shape) or any(ones)
 
 
 class WrittenOutRmsNorm(Rule):
@@ -75,7 +86,6 @@ class WrittenOutRmsNorm(Rule):
             over = integers(axes)
             last = (rank(x) or 0) - 1
             require(over == [-1] or over == [last], "its norm is not over the last axis")
-            require(rank(gamma) == 1, "its weight is no vector")
             require(x.dtype is not None and x.dtype == gamma.dtype, "its weight has another type")
             value = scalar(epsilon)
             require(value is not None, "its epsilon is computed")
@@ -126,6 +136,8 @@ def _root_of_mean_square(root: ir.Value | None, x: ir.Value) -> tuple[ir.Value, 
 
 
 def _norm(nodes: Nodes, x: ir.Value, gamma: ir.Value, epsilon: float | None) -> ir.Value:
+    require(rank(gamma) == 1, "its weight is no vector")
+    require(static_size(gamma, 0) != 1 or static_size(x, -1) == 1, "its weight is one number")
     return nodes.npu("npu_rms_norm", x, gamma, epsilon=epsilon)[0]
 
 

@@ -40,6 +40,20 @@ def test_norm_of_a_sum(tmp_path, outputs, dtype):
     check(model, tmp_path, inputs, {"NPUAddRmsNorm": 1}, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("shape", [(3, 48), (1, 3, 48)])
+def test_norm_of_a_sum_with_what_all_rows_share(tmp_path, shape):
+    inputs = {"x": normal(2, 3, 48, seed=0), "skip": normal(*shape, seed=1)}
+    node = helper.make_node(
+        "SkipSimplifiedLayerNormalization",
+        ["x", "skip", "gamma"],
+        ["y", "", "", "total"],
+        domain=MICROSOFT,
+    )
+    results = {"y": np.float32, "total": np.float32}
+    model = model_of([node], inputs, results, {"gamma": normal(48)})
+    check(model, tmp_path, inputs, {"NPUAddRmsNorm": 1}, TOLERANCE[np.float32])
+
+
 @DTYPES
 @pytest.mark.parametrize("outputs", [["y"], ["y", "", "", "total"]])
 @pytest.mark.parametrize("given", [["beta", "bias"], ["beta"], []])
@@ -251,6 +265,8 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
     ("node", "reason"),
     [
         (node_of("RMSNormalization", ["x", "w"], axis=1), "spans several axes"),
+        (node_of("RMSNormalization", ["x", "w"], axis=-1), "its weight is no vector"),
+        (node_of("RMSNormalization", ["x", "w0"], axis=-1), "its weight is one number"),
         (
             node_of(
                 "SkipSimplifiedLayerNormalization", ["x", "x", "w1", "w1"], domain=MICROSOFT
@@ -295,6 +311,7 @@ def test_what_has_no_equivalent_stays_with_a_reason(tmp_path, node, reason):
         "lengths": np.array([3, 2], np.int32),
         "w": normal(3, 16),
         "w1": normal(16),
+        "w0": normal(1),
         "b": np.zeros((8, 1, 16), np.uint8),
         "s": np.ones(8, np.float32),
     }
@@ -305,3 +322,35 @@ def test_what_has_no_equivalent_stays_with_a_reason(tmp_path, node, reason):
     assert list(report.left) == ["it"] and reason in report.left["it"]
     assert not report.converted
     assert [n.op_type for n in onnx.load(path).graph.node if n.name == "it"] == [node.op_type]
+
+
+def test_nodes_of_branches_are_converted_and_counted(tmp_path):
+    def branch(node):
+        return helper.make_graph(
+            [node], "b", [], [helper.make_tensor_value_info(node.output[0], 1, None)]
+        )
+
+    nodes = [
+        node_of(
+            "If",
+            ["normed"],
+            then_branch=branch(node_of("RMSNormalization", ["x", "w"], ["t"], axis=-1)),
+            else_branch=branch(node_of("Identity", ["x"], ["e"])),
+        )
+    ]
+    inputs = {"x": normal(2, 3, 16), "normed": np.array(True)}
+    model = model_of(nodes, inputs, {"y": np.float32}, {"w": normal(16)}, opset=23)
+    report = check(model, tmp_path, inputs, {"NPURmsNorm": 1}, TOLERANCE[np.float32])
+    assert report.converted == {"RMSNormalization": 1}
+
+
+def test_inputs_that_are_outputs_keep_their_names(tmp_path):
+    inputs = {"x": normal(2, 3, 16)}
+    node = node_of("RMSNormalization", ["x", "w"], axis=-1)
+    model = model_of(
+        [node], inputs, {"x": np.float32, "y": np.float32}, {"w": normal(16)}, opset=23
+    )
+    check(model, tmp_path, inputs, {"NPURmsNorm": 1}, TOLERANCE[np.float32])
+    graph = onnx.load(tmp_path / "converted.onnx").graph
+    assert [value.name for value in graph.input] == ["x"]
+    assert [value.name for value in graph.output] == ["x", "y"]

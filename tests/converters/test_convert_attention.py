@@ -389,13 +389,45 @@ def test_values_of_another_size(tmp_path):
             "MultiHeadAttention", ["x", "x", "x", "", "", "", "heads", "heads", "lengths"], {},
             "its cache is a buffer",
         ),
+        (
+            "MultiHeadAttention", ["x", "x", "x", "", "seen"], {"mask_filter_value": -5.0},
+            "its padding is seen a little",
+        ),
     ],
 )  # fmt: skip
 def test_forms_without_an_equivalent_stay(tmp_path, op_type, names, attributes, reason):
     inputs = {"x": normal(BATCH, NEW, 24), "heads": normal(BATCH, 4, PAST, 6)}
     weights = {"w": normal(24, 72), "b": normal(72), "lengths": np.array([3, 2], np.int32)}
+    weights["seen"] = np.ones((BATCH, NEW), np.int32)
     attributes = {"num_heads": 4, **attributes}
     node = helper.make_node(op_type, names, ["y"], name="it", domain=MICROSOFT, **attributes)
     report, _ = converted(model_of([node], inputs, {"y": np.float32}, weights), tmp_path)
     assert list(report.left) == ["it"] and reason in report.left["it"]
     assert not report.converted
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "reason"),
+    [
+        ((2, 4, 3, 16), (1, 4, 7, 16), "it is broadcast to several rows"),
+        ((1, 4, 3, 16), ("rows", 4, 7, 16), "it is broadcast to several rows"),
+        ((2, 1, 3, 16), (2, 4, 7, 16), "its queries are broadcast to its heads of keys"),
+    ],
+)
+def test_attention_that_broadcasts_stays(tmp_path, query, key, reason):
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"], name="it"),
+    ]
+    inputs = {
+        name: normal(*(2 if size == "rows" else size for size in shape))
+        for name, shape in {"q": query, "k": key, "v": key}.items()
+    }
+    model = model_of(nodes, inputs, {"y": np.float32})
+    for value, shape in zip(model.graph.input, (query, key, key), strict=True):
+        if shape[0] == "rows":
+            value.type.tensor_type.shape.dim[0].dim_param = "rows"
+    report = check(model, tmp_path, inputs, {}, TOLERANCE[np.float32])
+    assert report.left == {"it": f"MatMul: {reason}"}

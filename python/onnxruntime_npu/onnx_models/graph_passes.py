@@ -146,9 +146,12 @@ def name_inputs_as_given(graph: ir.Graph) -> None:
 
 
 def count_nodes(graph: ir.Graph) -> dict[str, int]:
-    """Count nodes per operator, those of other domains than ONNX's as ``domain::type``."""
+    """Count nodes per operator, those of other domains than ONNX's as ``domain::type``.
+
+    Those of branches and loops are counted, too.
+    """
     counts: dict[str, int] = {}
-    for node in graph:
+    for node in graph.all_nodes():
         name = f"{node.domain}::{node.op_type}" if node.domain else node.op_type
         counts[name] = counts.get(name, 0) + 1
     return dict(sorted(counts.items()))
