@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 
@@ -293,7 +294,7 @@ def test_control_flow_with_fused_operators(tmp_path):
 
     x = torch.rand(2, 8)
     report = onnxruntime_npu.export(Call(function), (x,), tmp_path / "m.onnx")
-    assert report.without_body == []
+    assert report.without_body == [] and report.nodes["npu::NPURmsNorm"] == 1
     for given in (x, -x):
         expected = function(given)
         for (actual,) in results(tmp_path / "m.onnx", given):
@@ -343,3 +344,34 @@ def test_stable_sort(tmp_path, provider):
         got = session.run(None, {"x": given.numpy()})
         for value, want in zip(got, wanted, strict=True):
             np.testing.assert_array_equal(value, want.numpy())
+
+
+class Training(torch.nn.Module):
+    """Statistics of the batch, and those that the module keeps before and after."""
+
+    def __init__(self, kind, affine):
+        super().__init__()
+        self.norm = kind(3, affine=affine, momentum=0.3)
+
+    def forward(self, x):
+        before = self.norm.running_mean * 2
+        y = self.norm(x)
+        return y, before, self.norm.running_mean + 0, self.norm.running_var + 0
+
+
+@pytest.mark.parametrize("affine", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "shape"), [(torch.nn.BatchNorm1d, (8, 3)), (torch.nn.BatchNorm2d, (4, 3, 5, 2))]
+)
+def test_batch_norm_in_training_uses_the_batch(tmp_path, kind, shape, affine):
+    module = Training(kind, affine)
+    module(torch.randn(shape) * 3 + 1)
+    shapes = {"x": {0: torch.export.Dim("batch", min=2)}}
+    example = torch.randn(shape)
+    onnxruntime_npu.export(module, (example,), tmp_path / "m.onnx", dynamic_shapes=shapes)
+    for given in (example, torch.randn(5, *shape[1:]) - 2):
+        with torch.no_grad():
+            wanted = copy.deepcopy(module)(given)
+        for got in results(tmp_path / "m.onnx", given):
+            for actual, expected in zip(got, wanted, strict=True):
+                np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)

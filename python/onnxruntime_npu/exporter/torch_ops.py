@@ -1,17 +1,21 @@
-"""Operators of torch that ONNX can express and torch.onnx does not translate."""
+"""Operators of torch that ONNX can express and torch.onnx does not translate, or otherwise."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import onnx_ir as ir
 import onnxscript
 import torch
 
 
 def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return their translations."""
-    return {torch.ops.aten.sort.stable: _stable_sort}
+    return {
+        torch.ops.aten.sort.stable: _stable_sort,
+        torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
+    }
 
 
 def _stable_sort(
@@ -24,3 +28,50 @@ def _stable_sort(
     size = emit.Shape(self)
     count = emit.Gather(size, emit.Constant(value_ints=[dim]), axis=0)
     return tuple(emit.TopK(self, count, axis=dim, largest=int(descending), sorted=1))
+
+
+def _batch_norm(
+    x: Any,
+    weight: Any | None,
+    bias: Any | None,
+    running_mean: Any,
+    running_var: Any,
+    training: bool,
+    momentum: float,
+    eps: float,
+) -> Any:
+    """Emit BatchNormalization, while training by the mean and variance of the batch itself.
+
+    torch.onnx takes the running ones then, too, and does not update them.
+    """
+    emit: Any = onnxscript.values.Opset("", 18)
+    channels = emit.Shape(x, start=1, end=2)
+    one, zero = (
+        emit.Expand(emit.CastLike(emit.Constant(value_floats=[number]), x), channels)
+        for number in (1.0, 0.0)
+    )
+    weight, bias = one if weight is None else weight, zero if bias is None else bias
+    if not training:
+        mean, var = running_mean, running_var
+        updated = emit.Identity(mean), emit.Identity(var)
+    else:
+        axes = emit.Constant(value_ints=[axis for axis in range(len(x.shape)) if axis != 1])
+        wide = emit.Cast(x, to=ir.DataType.FLOAT)
+        kept = emit.ReduceMean(wide, axes, keepdims=1)
+        apart = emit.Sub(wide, kept)
+        mean = emit.Squeeze(kept, axes)
+        var = emit.ReduceMean(emit.Mul(apart, apart), axes, keepdims=0)
+        count = emit.Cast(emit.Div(emit.Size(x), channels), to=ir.DataType.FLOAT)
+        unbiased = emit.Mul(var, emit.Div(count, emit.Sub(count, 1.0)))
+        updated = tuple(
+            emit.Add(
+                emit.Mul(before, 1.0 - momentum), emit.CastLike(emit.Mul(new, momentum), before)
+            )
+            for before, new in ((running_mean, mean), (running_var, unbiased))
+        )
+    saved = emit.Cast(mean, to=ir.DataType.FLOAT)
+    spread = emit.Sqrt(emit.Add(emit.Cast(var, to=ir.DataType.FLOAT), eps))
+    mean, var = emit.CastLike(mean, x), emit.CastLike(var, x)
+    normed = emit.BatchNormalization(x, weight, bias, mean, var, epsilon=eps)[0]
+    normed.producer().resize_outputs(1)
+    return normed, saved, emit.Reciprocal(spread), *updated
