@@ -24,6 +24,7 @@ from onnxruntime_npu.exporter.integers.integer_weight import IntegerWeight, join
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.lazy_weight import value_of
 from safetensors.torch import load_file, save_file
+from transformers.pytorch_utils import Conv1D
 
 from .conftest import tiny_model
 from .test_causal_lm import PROVIDERS
@@ -147,13 +148,26 @@ def checkpoint(path, kind, name, **quantised):
     rng = np.random.default_rng(3)
     model = tiny_model(kind)
     stored = {}
-    for layer_name, layer in model.named_modules():
-        if isinstance(layer, torch.nn.Linear) and layer_name != "lm_head":
-            w = Quantised(layer.out_features, layer.in_features, bits, rng, **quantised)
-            stored |= {f"{layer_name}.{key}": value for key, value in pack(w).items()}
-            with torch.no_grad():
-                layer.weight.copy_(w.weight)
+    for layer_name, layer in projections(model).items():
+        weight = as_stored(layer)
+        w = Quantised(*weight.shape, bits, rng, **quantised)
+        stored |= {f"{layer_name}.{key}": value for key, value in pack(w).items()}
+        with torch.no_grad():
+            weight.copy_(w.weight)
     return save(path, model, stored, config)
+
+
+def projections(model):
+    """Return the layers that tools quantise, by name."""
+    kinds = (torch.nn.Linear, Conv1D)
+    layers = {name: each for name, each in model.named_modules() if isinstance(each, kinds)}
+    layers.pop("lm_head")
+    return layers
+
+
+def as_stored(layer):
+    """Return a view [out, in] of a layer's weight, as tools store it."""
+    return layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
 
 
 def save(path, model, stored, config):
@@ -167,15 +181,25 @@ def save(path, model, stored, config):
     return model
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, name):
-    model = checkpoint(tmp_path, "llama", name)
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    # The projections of gpt2 are Conv1D of transformers, whose weights are [in, out].
+    [*(("llama", name) for name in FORMATS), ("gpt2", "gptq-act-order"), ("gpt2", "awq")],
+)
+def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, kind, name):
+    model = checkpoint(tmp_path, kind, name)
     loaded = load_checkpoint(tmp_path)
-    layers = {n: m for n, m in model.named_modules() if isinstance(m, torch.nn.Linear)}
+    layers = projections(model)
+    assert len(layers) == {"llama": 7, "gpt2": 4}[kind] * 2
     for layer_name, layer in layers.items():
         actual = loaded.model.get_submodule(layer_name)
-        assert isinstance(actual, StoredLinear) == (layer_name != "lm_head")
-        assert torch.equal(actual.weight, layer.weight)
+        assert isinstance(actual, StoredLinear)
+        assert torch.equal(actual.weight, as_stored(layer))
+        assert (actual.bias is None) == (layer.bias is None)
+        assert layer.bias is None or torch.equal(actual.bias, layer.bias)
+    head = loaded.model.lm_head
+    assert not isinstance(head, StoredLinear)
+    assert torch.equal(value_of(head.weight), model.lm_head.weight)
     assert not hasattr(loaded.model.config, "quantization_config")
 
 
@@ -213,6 +237,7 @@ def test_quantised_text_part_of_a_model_of_images(tmp_path):
         ("qwen2", "gptq-8-bits"),
         ("phi3", "awq"),
         ("granite", "pack-quantized"),
+        ("gpt2", "gptq"),
     ],
 )
 def test_integers_are_exported_as_they_are(tmp_path, kind, name):

@@ -16,11 +16,13 @@ from unittest import mock
 import torch
 from safetensors import safe_open
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ..quiet_transformers import quiet_transformers
+from ..roles.linear import sizes_of
 from .file_names import FileNames
 from .format import Format
 from .pending_experts import PendingExperts
@@ -86,14 +88,18 @@ class _Pending(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Linear, tensors: Mapping[str, tuple[Any, str]]) -> None:
+    def __init__(self, layer: nn.Linear | Conv1D, tensors: Mapping[str, tuple[Any, str]]) -> None:
         super().__init__()
-        self.sizes = layer.in_features, layer.out_features
+        self.sizes = sizes_of(layer)
         self.register_parameter("bias", layer.bias)
         self.names = [name for name in tensors if name != "bias"]
         for name in self.names:
             shape, dtype = tensors[name]
             self.register_buffer(name, torch.empty(shape, dtype=_DTYPES[dtype], device="meta"))
+        if "weight" not in tensors:
+            # GPT-2 initialises the weights of layers that it finds by name, but for loaded ones.
+            self.weight = torch.empty(0)
+            self.weight._is_hf_initialized = True  # type: ignore[attr-defined]
 
 
 # Of safetensors; floats are loaded as float32.
@@ -136,7 +142,7 @@ class _Quantizer(HfQuantizer):
                 pending = PendingExperts.of(layer, place)
                 model.set_submodule(place.module, pending)
                 pending.add(place, name)
-            elif isinstance(layer, nn.Linear):
+            elif isinstance(layer, (nn.Linear, Conv1D)):  # both are stored the same way
                 model.set_submodule(place.module, _Pending(layer, tensors))
             else:
                 raise ValueError(
