@@ -13,10 +13,13 @@ import torch
 from onnxruntime_npu import cli
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.numeric_check import Reference, check_file, evaluation_text
+from onnxruntime_npu.exporter.numeric_check.expectation import expected_departure
 from onnxruntime_npu.exporter.numeric_check.passages import Passages
+from onnxruntime_npu.exporter.report import ExportReport
 
 from .conftest import tiny_model
 from .test_causal_lm import PROVIDERS
+from .test_integer_checkpoints import checkpoint
 
 LAYERS = 2
 
@@ -106,6 +109,42 @@ def test_bfloat16_errs_as_expected_and_does_not_run_on_the_cpu(exported, referen
     assert 1e-3 < npu["relative_error"] < entry["expected"]["logits"]
     assert "8 significant bits" in entry["expected"]["reason"]
     assert "onnxruntime has no kernel" in cpu["not_run"]
+
+
+def test_each_rounding_of_integers_is_expected_by_itself():
+    plain = report_of(quant="keep")
+    cases = {
+        "activations rounded to int8 inside": report_of(quant="keep", inner_precise=1),
+        "int8 weights of the head": report_of(quant="keep", quant_head=True),
+        "int4 weights": report_of(quant="w4a16"),
+    }
+    alone = expected_departure(plain, LAYERS)
+    assert not any(reason in alone.reason for reason in cases)
+    for reason, report in cases.items():
+        expected = expected_departure(report, LAYERS)
+        assert reason in expected.reason and expected.reason.startswith(alone.reason)
+        assert expected.logits > alone.logits and expected.perplexity > alone.perplexity
+    both = report_of(quant="w8a16", inner_precise=1, quant_head=True)
+    reason = expected_departure(both, LAYERS).reason
+    assert "int8 weights; activations rounded" in reason and "of the head" not in reason
+
+
+def report_of(**options):
+    return ExportReport(model="m", architecture="M", dtype="float16", opset=18, **options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"inner_precise": 1}, {"quant_head": True}, {"inner_precise": 1, "quant_head": True}],
+)
+def test_rounded_activations_and_heads_of_kept_integers_err_as_expected(tmp_path, options):
+    checkpoint(tmp_path / "in", "llama", "gptq")
+    options = {"dtype": "float16", "quant": "keep", **options}
+    report = export_causal_lm(tmp_path / "in", tmp_path / "out", **options)
+    assert not [text for text in report.warnings if "check failed" in text]
+    bound = report.check["expected"]["logits"]
+    for provider in PROVIDERS:
+        assert bound / 50 < report.check["providers"][provider]["relative_error"] < bound
 
 
 def changed(directory, path, change):

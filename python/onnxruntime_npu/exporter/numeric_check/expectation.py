@@ -11,6 +11,14 @@ from ..report import ExportReport
 
 # Rounded results in a layer: norms, projections, rotation, attention, activation, additions.
 _ROUNDINGS_PER_LAYER = 10
+# Inputs of projections in a layer, one after the other: of query, key and value; of the output; of
+# gate and up; of down.
+_INPUTS_PER_LAYER = 4
+# Of what shares a scale, at most 128 activations or the weights of an output, the largest is about
+# three times the root mean square if they are normally distributed, and more if they are not.
+_LARGEST = 4
+# Integers from -127 to 127 err by up to half a step; this is relative to the root mean square.
+_HALF_STEP = _LARGEST / 254
 _SAME_FORMULA = 1e-4  # of sums in another order, as in the proofs
 
 
@@ -51,6 +59,7 @@ _WEIGHTS = {
 }
 _INTEGER_CACHE = Expectation(0.1, 0.005, "int8 keys and values")
 _INTEGER_ACTIVATIONS = Expectation(0.2, 0.01, "int8 activations")
+_INTEGER_HEAD = Expectation(_HALF_STEP, 0.005, "int8 weights of the head")
 
 
 def expected_departure(report: ExportReport, layers: int) -> Expectation:
@@ -69,4 +78,10 @@ def expected_departure(report: ExportReport, layers: int) -> Expectation:
     integer_products = "npu_quant_matmul" in report.replaced  # also of a checkpoint's integers
     if integer_products or (scheme is not None and scheme.activation != "float"):
         expected += _INTEGER_ACTIVATIONS
+    if report.inner_precise == 1:
+        # The errors of one input after the other add up like random steps; the head has one, too.
+        error = _HALF_STEP * math.sqrt(_INPUTS_PER_LAYER * layers + report.quant_head)
+        expected += Expectation(error, 0.01, "activations rounded to int8 inside the operators")
+    if report.quant_head and scheme is None:  # a scheme's weights include the head's
+        expected += _INTEGER_HEAD
     return expected
