@@ -90,6 +90,7 @@ def test_data_dependent_branch_cannot_be_traced(tmp_path):
     ("change", "message"),
     [
         ({"model": len}, "expected a torch.nn.Module, got builtin_function_or_method"),
+        ({"model": torch.jit.script(torch.nn.ReLU())}, "expected a module of Python, got a Script"),
         ({"args": torch.ones(2)}, "expected args to be a tuple, got Tensor"),
         ({"path": "nowhere/model.onnx"}, "no such directory to write to: nowhere"),
         ({"dtype": "int8"}, "expected dtype float32, float16 or bfloat16, got 'int8'"),
@@ -375,3 +376,57 @@ def test_batch_norm_in_training_uses_the_batch(tmp_path, kind, shape, affine):
         for got in results(tmp_path / "m.onnx", given):
             for actual, expected in zip(got, wanted, strict=True):
                 np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_copies_into_places_of_more_elements(tmp_path):
+    def function(x, row, number):
+        y, z = x.clone(), torch.empty_like(x, dtype=torch.int64)
+        y[:, 1:3] = row[:, :1]
+        y[0].copy_(number)
+        z.copy_(row)
+        return y, z
+
+    x, row, number = torch.randn(3, 4), torch.randn(1, 4) * 5, torch.tensor(2)
+    shapes = (({0: torch.export.Dim("rows")}, None, None),)
+    onnxruntime_npu.export(
+        Call(function), (x, row, number), tmp_path / "m.onnx", dynamic_shapes=shapes
+    )
+    for given in (x, torch.randn(5, 4)):
+        wanted = function(given, row, number)
+        for got in results(tmp_path / "m.onnx", given, row, number):
+            for actual, expected in zip(got, wanted, strict=True):
+                assert actual.dtype == expected.numpy().dtype
+                np.testing.assert_array_equal(actual, expected)
+
+
+def test_branches_in_loops(tmp_path):
+    def fused(x):
+        return x + torch.ops.npu.npu_fast_gelu(x)
+
+    def body(i, x):
+        return i + 1, torch.cond(i > 1, lambda x: x * 2, fused, (x,))
+
+    def function(x):
+        return while_loop(lambda i, x: i < 3, body, (torch.tensor(0), x))
+
+    x = torch.randn(2, 3)
+    report = onnxruntime_npu.export(Call(function), (x,), tmp_path / "m.onnx")
+    assert report.nodes["npu::NPUFastGelu"] == 1
+    wanted = function(x)
+    for got in results(tmp_path / "m.onnx", x):
+        for actual, expected in zip(got, wanted, strict=True):
+            np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_what_torch_cannot_decompose_is_an_error_of_one_line(tmp_path):
+    def twice(x):
+        return while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, x * 3), (torch.tensor(0), x))[1]
+
+    def nested(x):
+        return while_loop(lambda i, x: i < 2, lambda i, x: (i + 1, twice(x)), (torch.tensor(0), x))
+
+    for function in (nested, lambda x: torch.cond(x.sum() > 0, lambda x: x, lambda x: -x, (x,))):
+        with pytest.raises(ExportError) as error:
+            onnxruntime_npu.export(Call(function), (torch.ones(2),), tmp_path / "m.onnx")
+        assert "\n" not in str(error.value) and "While executing" not in str(error.value)
+    assert not list(tmp_path.iterdir())

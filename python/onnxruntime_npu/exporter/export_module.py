@@ -56,6 +56,8 @@ def export(
     opset = check_opset(opset)
     if not isinstance(model, torch.nn.Module):
         raise ArgumentError(f"expected a torch.nn.Module, got {type(model).__name__}")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ArgumentError("expected a module of Python, got a ScriptModule: pass its original")
     if not isinstance(args, tuple):
         raise ArgumentError(f"expected args to be a tuple, got {type(args).__name__}")
     path = Path(path)
@@ -73,8 +75,8 @@ def export(
     )
     with nested_values(model, args, kwargs):
         traced = trace(model, args, kwargs, dynamic_shapes)
-        report.warnings += lost_writes(traced.program)
         onnx_model = to_onnx(traced, opset, dynamic_shapes=dynamic_shapes)
+        report.warnings += lost_writes(traced.program)
     if not onnx_model.graph.outputs:
         raise ExportError(f"cannot export {type(model).__name__}: it returns no tensors")
     graph_passes.tidy(onnx_model.graph)

@@ -13,9 +13,34 @@ import torch
 def torch_translations() -> dict[Callable[..., Any], Callable[..., Any]]:
     """Return their translations."""
     return {
+        torch.ops.higher_order.while_loop: _while_loop,
+        torch.ops.aten.copy.default: _copied,
         torch.ops.aten.sort.stable: _stable_sort,
         torch.ops.aten._native_batch_norm_legit_functional.default: _batch_norm,
     }
+
+
+def _while_loop(*arguments: Any) -> Any:
+    """Emit Loop as torch.onnx does, which calls the condition in another version than the rest.
+
+    Functions whose graphs import both versions cannot be inlined: those with branches in the loop.
+    """
+    from torch.onnx._internal.exporter._torchlib.ops import hop
+
+    results: Any = hop.higher_order_while_loop(*arguments)
+    condition: Any = results[0].producer().inputs[1]
+    condition.producer().version = None
+    return results
+
+
+def _copied(target: Any, source: Any, _non_blocking: bool = False) -> Any:
+    """Emit what ``target.copy_(source)`` holds; torch.onnx leaves out that it broadcasts."""
+    emit: Any = onnxscript.values.Opset("", 18)
+    value = emit.CastLike(source, target)
+    shapes_known = source.shape is not None and target.shape is not None
+    if shapes_known and list(source.shape) == list(target.shape):
+        return value
+    return emit.Expand(value, emit.Shape(target))
 
 
 def _stable_sort(

@@ -167,10 +167,14 @@ def _written(name: str, weight: LazyWeight) -> ir.TensorProtocol:
 
 
 def _cause(error: BaseException) -> str:
-    """Return the cause of torch's error, whose own message says how to report a bug in torch."""
+    """Return the cause of torch's error in one line, without the code that torch made itself.
+
+    The error's own message says how to report a bug in torch.
+    """
     while error.__cause__ is not None:
         error = error.__cause__
-    return str(error).strip() or type(error).__name__
+    reason = str(error).partition("\n\nWhile executing")[0]
+    return " ".join(reason.split()) or type(error).__name__
 
 
 def _translations() -> dict[Any, Any]:
