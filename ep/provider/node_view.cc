@@ -26,6 +26,19 @@ void ReadType(const Api& api, const OrtTypeInfo* type, ValueView& out) {
   api.Check(api.ort.GetDimensions(tensor, out.shape.data(), rank));
 }
 
+// Of a constant of an outer graph whose data is in a file: onnxruntime's GetInitializerValue looks for that in the
+// graph that reads it, and fails.
+bool IsOutOfReach(const Api& api, const OrtValueInfo* constant) {
+  bool outer = false;
+  api.Check(api.ort.ValueInfo_IsFromOuterScope(constant, &outer));
+  if (!outer) return false;
+  OrtExternalInitializerInfo* place = nullptr;
+  api.Check(api.ort.ValueInfo_GetExternalInitializerInfo(constant, &place));
+  if (place == nullptr) return false;
+  api.ort.ReleaseExternalInitializerInfo(place);
+  return true;
+}
+
 ValueView ReadValue(const Api& api, const OrtValueInfo* info) {
   ValueView out;
   if (info == nullptr) return out;
@@ -39,6 +52,8 @@ ValueView ReadValue(const Api& api, const OrtValueInfo* info) {
   if (type != nullptr) ReadType(api, type, out);
   bool required = false, optional = false;
   api.Check(api.ort.ValueInfo_IsConstantInitializer(info, &out.constant));
+  out.out_of_reach = out.constant && IsOutOfReach(api, info);
+  out.constant = out.constant && !out.out_of_reach;
   api.Check(api.ort.ValueInfo_IsRequiredGraphInput(info, &required));
   api.Check(api.ort.ValueInfo_IsOptionalGraphInput(info, &optional));
   out.graph_input = required || optional;

@@ -18,6 +18,7 @@ struct ValueView {
   bool rank_known = false;
   std::vector<int64_t> shape;  // -1: unknown
   bool constant = false;
+  bool out_of_reach = false;  // a constant, but neither its value nor the value as an input can be had by a fused node
   bool graph_input = false;
   bool graph_output = false;
 

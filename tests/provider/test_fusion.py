@@ -158,6 +158,27 @@ def test_constants_are_those_of_the_model(tmp_path):
     close(session.run(None, {"x": X})[0], conv_relu_of(conv_relu_of(X)))
 
 
+def test_branches_read_constants_in_a_file_of_the_graph_around_them(tmp_path):
+    def branch(nodes):
+        outputs = [helper.make_tensor_value_info("b", TensorProto.FLOAT, None)]
+        return helper.make_graph(nodes, "branch", [], outputs)
+
+    chosen = node(
+        "If",
+        "c",
+        "y",
+        then_branch=branch(conv_relu("x", "b")),
+        else_branch=branch([node("Neg", "x", "b")]),
+    )
+    feeds = {"x": X, "c": np.array(True)}
+    model = onnx.load_from_string(model_of([chosen], feeds, {"w": WEIGHT}))
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path, save_as_external_data=True, location="weights", size_threshold=0)
+    session = ort.InferenceSession(path, providers=[NPU])
+    close(session.run(None, feeds)[0], conv_relu_of(X))
+    close(session.run(None, {**feeds, "c": np.array(False)})[0], -X)
+
+
 def test_a_large_constant_of_several_nodes_is_stored_once():
     """Each fused operator would keep a copy of this one, of 1.1 MiB."""
     weight = RNG.standard_normal((544, 544, 1, 1)).astype(np.float32)

@@ -115,8 +115,8 @@ const OpDef* FindDefinition(const FusedNode& fused, bool late_inputs) {
   const OpDef* def = OpRegistry::Instance().Find(fused.domain, fused.type, fused.version);
   if (def == nullptr || ReadsValueOnHost(*def, fused, late_inputs)) return nullptr;
   const auto fits = [](const ValueView& value) {
-    return value.info == nullptr ||
-           (value.is_tensor && (!value.rank_known || value.shape.size() <= static_cast<size_t>(Shape::kMaxRank)));
+    return value.info == nullptr || (value.is_tensor && !value.out_of_reach &&
+                                     (!value.rank_known || value.shape.size() <= static_cast<size_t>(Shape::kMaxRank)));
   };
   if (!std::all_of(fused.inputs.begin(), fused.inputs.end(), fits) ||
       !std::all_of(fused.outputs.begin(), fused.outputs.end(), fits))
