@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from onnxscript.rewriter import pattern
 
 from .attach_bodies import attach_bodies
 from .drop_casts import drop_casts
-from .model_file import check_target, read, write
+from .model_file import check_target, read, without_warnings, write
 from .rules import Rule, all_rules
 from .simplify import simplify
 
@@ -101,10 +100,6 @@ def _report(model: ir.Model, rules: list[Rule], joined: int) -> ConversionReport
 
 def _infer_shapes(model: ir.Model) -> None:
     """Add the shapes and types that onnx infers; what it cannot infer stays unknown."""
-    logger = logging.getLogger("onnx_ir.passes.common")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)  # contradicting annotations of a file are no fault of ours
-    try:
+    # Contradicting annotations of a file are no fault of ours.
+    with without_warnings("onnx_ir.passes.common"):
         ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
-    finally:
-        logger.setLevel(level)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -32,12 +35,25 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     InlinePass(criteria=_is_foreign)(model)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     if version < OPSET:
-        version_converter.convert_version(model, OPSET, fallback=True)
+        with without_warnings("onnxscript.version_converter"):  # that onnx's own converter is used
+            version_converter.convert_version(model, OPSET, fallback=True)
         if model.opset_imports[""] < OPSET:
             raise ExportError(
                 f"cannot convert the model from opset {version} to {OPSET}: export it anew"
             )
     return model
+
+
+@contextlib.contextmanager
+def without_warnings(logger_name: str) -> Iterator[None]:
+    """Suppress what a logger says of matters that users can do nothing about."""
+    logger = logging.getLogger(logger_name)
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _is_foreign(function: ir.Function) -> bool:

@@ -100,7 +100,7 @@ class WrittenOutAttention(Rule):
             raise Refused("its scores are of an unknown form")
         query, transposed, scale = found
         require(rank(query) == 4, "its heads are not on an axis of their own")
-        key = _untransposed(transposed)
+        key = _untransposed(nodes, transposed)
         require(key is not None, "its keys are not transposed in a known way")
         assert key is not None
         hidden = None
@@ -255,11 +255,17 @@ def _ungrouped(value: ir.Value) -> ir.Value:
     return source if repeats_heads else value
 
 
-def _untransposed(value: ir.Value) -> ir.Value | None:
+def _untransposed(nodes: Nodes, value: ir.Value) -> ir.Value | None:
     """Return keys [B, N, T, D] of which a value is [B, N, D, T]."""
     transpose = producer(value, "Transpose")
     if transpose is not None and list(attribute(transpose, "perm", ())) == [0, 1, 3, 2]:
         return transpose.inputs[0]
+    if transpose is not None and list(attribute(transpose, "perm", ())) == [0, 2, 3, 1]:
+        # Of [B, T, N, D]: torch's older exporter joins the transposition that moves the heads.
+        heads: ir.Value = nodes.onnx("Transpose", transpose.inputs[0], perm=[0, 2, 1, 3])
+        if value.shape is not None:
+            heads.shape = ir.Shape([value.shape[axis] for axis in (0, 1, 3, 2)])
+        return heads
     # torch.onnx's: to three axes, transposed, and back to four.
     back = producer(value, "Reshape")
     transpose = producer(back.inputs[0], "Transpose") if back is not None else None

@@ -431,3 +431,16 @@ def test_attention_that_broadcasts_stays(tmp_path, query, key, reason):
             value.type.tensor_type.shape.dim[0].dim_param = "rows"
     report = check(model, tmp_path, inputs, {}, TOLERANCE[np.float32])
     assert report.left == {"it": f"MatMul: {reason}"}
+
+
+def test_keys_whose_transpositions_are_joined(tmp_path):
+    """As the exporter of TorchScript writes them, of which optimum's files are."""
+    inputs = {"q": normal(2, 4, 3, 16), "k": normal(2, 7, 4, 16), "v": normal(2, 4, 7, 16)}
+    nodes = [
+        helper.make_node("Transpose", ["k"], ["kt"], perm=[0, 2, 3, 1]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    model = model_of(nodes, inputs, {"y": np.float32})
+    check(model, tmp_path, inputs, FUSED, TOLERANCE[np.float32])
