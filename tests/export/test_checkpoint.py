@@ -365,6 +365,13 @@ def test_floats_of_an_unknown_quantisation_are_taken_with_a_warning(copied, tmp_
     assert "unheard" not in (tmp_path / "out" / "config.json").read_text()
 
 
+@pytest.mark.parametrize("method", ["gptq", "fp8"])
+def test_floats_of_a_known_quantisation_are_taken_with_a_warning(copied, method):
+    change_config(copied, quantization_config={"quant_method": method})
+    (warning,) = load_checkpoint(copied).warnings
+    assert f"{method!r}, but all weights of the files are floats" in warning
+
+
 def test_files_of_several_models_bring_the_warnings_of_their_checkpoint(copied, tmp_path):
     change_config(copied, quantization_config={"quant_method": "unheard"})
     checkpoint = load_checkpoint(copied)

@@ -177,9 +177,19 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
             f"config.json has quant_method {skipped!r}, which transformers does not know: the "
             f"weights are taken for floats without it"
         )
+    elif method is not None and all(_is_float(entry) for entry in entries.values()):
+        warnings.append(
+            f"config.json has quant_method {method!r}, but all weights of the files are floats: "
+            f"they are taken as they are"
+        )
     _forget_quantization(model)
     tokenizer, error = _load_tokenizer(path)
     return Checkpoint(model, tokenizer, str(path), method, left or {}, error, warnings)
+
+
+def _is_float(entry: Entry) -> bool:
+    dtype = DTYPES[entry.dtype]
+    return dtype.is_floating_point and dtype.itemsize >= _LEAST_BYTES
 
 
 def _model_type(path: Path) -> str | None:
