@@ -200,7 +200,7 @@ class NpuEngine(Loop):
         step = self._batch.step()
         if failed := [message for _, reason, message in step.finished if reason == "error"]:
             raise RuntimeError(f"the engine failed: {failed[0]}")
-        return [each.key for each in step.tokens], [key for key, _, _ in step.finished]
+        return [key for key, _, _ in step.tokens], [key for key, _, _ in step.finished]
 
 
 class GenaiEngine(Loop):

@@ -39,8 +39,8 @@ def run(batch, on_step=lambda step: None):
     tokens, reasons, preempted = {}, {}, 0
     while batch.busy:
         step = batch.step()
-        for new in step.tokens:
-            tokens.setdefault(new.key, []).append(new.token)
+        for key, token, _ in step.tokens:
+            tokens.setdefault(key, []).append(token)
         reasons.update({key: reason for key, reason, _ in step.finished})
         preempted += step.preempted
         on_step(step)

@@ -51,8 +51,8 @@ def run(lane, on_step=lambda step: None):
         step = lane.step()
         on_step(step)
         whole = Step.together([whole, step])
-        for new in step.tokens:
-            tokens.setdefault(new.key, []).append(new.token)
+        for key, token, _ in step.tokens:
+            tokens.setdefault(key, []).append(token)
     return whole, tokens
 
 
@@ -99,7 +99,7 @@ def test_long_prompts_are_read_in_parts_between_others_tokens(lane, monkeypatch)
     monkeypatch.setattr(logits_lane, "_MOST_TOKENS", 24)
     in_parts, same = together()
     assert same == tokens
-    first = [new.key for new in in_parts.tokens]
+    first = [key for key, _, _ in in_parts.tokens]
     assert first.index(0) < first.index(1)  # of 5 tokens, and of 70
     scores = dict(at_once.prompts)
     for key, found in in_parts.prompts:

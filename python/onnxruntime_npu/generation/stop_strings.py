@@ -8,22 +8,24 @@ from collections.abc import Sequence
 class StopStrings:
     """Passes text on until a stop string appears in it, however the pieces are cut.
 
-    What could be the beginning of a stop string is held back until it is known not to be one.
+    What could be the beginning of one of ``strings`` is held back until it is known not to be one.
     """
 
     def __init__(self, strings: Sequence[str] = ()) -> None:
-        self._strings = tuple(strings)
+        self.strings = tuple(strings)
         self._held = ""
         self.matched = False
 
     def put(self, piece: str) -> str:
         """Take a piece; returns what is certain. After a match ``matched`` is set."""
+        if not self.strings:
+            return piece
         text = self._held + piece
-        starts = [at for at in map(text.find, self._strings) if at >= 0]
+        starts = [at for at in map(text.find, self.strings) if at >= 0]
         if starts:
             self.matched, self._held = True, ""
             return text[: min(starts)]
-        hold = max((overlap(text, string) for string in self._strings), default=0)
+        hold = max((overlap(text, string) for string in self.strings), default=0)
         self._held = text[len(text) - hold :]
         return text[: len(text) - hold]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -14,7 +13,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from .api_errors import ApiError
-from .choices import Choice, Part, interleaved
+from .choices import Choices, Part
 from .disconnection import ClientGone, unless_disconnected
 from .logprobs import PlacedToken, chat_logprobs, completion_logprobs
 from .metrics import Metrics
@@ -80,6 +79,10 @@ class _Chat(Style):
         return chat_logprobs(tokens)
 
 
+# Stands for a text: neither identifiers nor names of models have this character.
+_PLACE = "\0"
+_json_text = json.encoder.encode_basestring_ascii  # what json.dumps does with a text
+
 COMPLETION = _Completion()
 CHAT = _Chat()
 
@@ -101,18 +104,21 @@ class Answer:
     identifier: str
     model: str
     prompt_tokens: int
-    choices: Sequence[Choice]
+    choices: Choices
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self) -> dict[str, Any]:
         """Return the answer when all choices have ended."""
-        of_each: list[list[Part]] = [[] for _ in self.choices]
-        scores: list[list[PlacedToken]] = [[] for _ in self.choices]
-        async with aclosing(interleaved(self.choices)) as arrivals:
-            async for arrival in arrivals:
-                scores[arrival.choice.index] += arrival.scores
-                if arrival.part is not None:
-                    of_each[arrival.choice.index].append(arrival.part)
+        each = self.choices.each
+        of_each: list[list[Part]] = [[] for _ in each]
+        scores: list[list[PlacedToken]] = [[] for _ in each]
+        for choice in each:
+            choice.take_together()
+        while arrivals := await self.choices.next():
+            for choice, part, scored in arrivals:
+                scores[choice.index] += scored
+                if part is not None:
+                    of_each[choice.index].append(part)
         choices = [
             _choice(
                 c.index,
@@ -120,26 +126,42 @@ class Answer:
                 c.finish_reason,
                 self.style.logprobs(scores[c.index]) if c.scored else None,
             )
-            for c in self.choices
+            for c in each
         ]
         return self._object(self.style.whole_object, choices, usage=self._usage())
 
-    async def events(self, with_usage: bool) -> AsyncGenerator[dict[str, Any], None]:
-        """Yield the parts of the answer; ``with_usage``: and the numbers of tokens."""
+    async def send_events(self, send: Callable[[bytes], Awaitable[None]], with_usage: bool) -> None:
+        """Send the answer as server-sent events, those together that come together.
+
+        ``with_usage``: and the numbers of tokens.
+        """
         # With usage asked for, OpenAI's events all have the field.
         extra = {"usage": None} if with_usage else {}
-        if self.style.first_event is not None:
-            for choice in self.choices:
-                yield self._event(_choice(choice.index, self.style.first_event, None), extra)
-        async with aclosing(interleaved(self.choices)) as arrivals:
-            async for arrival in arrivals:
-                choice, part = arrival.choice, arrival.part
+        each = self.choices.each
+        if (first := self.style.first_event) is not None:
+            begin = (self._event(_choice(choice.index, first, None), extra) for choice in each)
+            await send(b"".join(map(sent_event, begin)))
+        around = {choice.index: self._around_text(choice.index, extra) for choice in each}
+        while arrivals := await self.choices.next():
+            events = []
+            for choice, part, scores in arrivals:
+                if isinstance(part, str) and not scores:
+                    before, after = around[choice.index]
+                    events.append(before + _json_text(part).encode() + after)
+                    continue
                 reason = choice.finish_reason if part is None else None
-                logprobs = self.style.logprobs(arrival.scores) if arrival.scores else None
+                logprobs = self.style.logprobs(scores) if scores else None
                 content = _choice(choice.index, self.style.event(part), reason, logprobs)
-                yield self._event(content, extra)
+                events.append(sent_event(self._event(content, extra)))
+            await send(events[0] if len(events) == 1 else b"".join(events))
         if with_usage:
-            yield self._object(self.style.event_object, [], usage=self._usage())
+            await send(sent_event(self._object(self.style.event_object, [], usage=self._usage())))
+
+    def _around_text(self, index: int, extra: dict[str, Any]) -> tuple[bytes, bytes]:
+        """Return what a choice's events of text have before and after it: always the same."""
+        event = self._event(_choice(index, self.style.event(_PLACE), None), extra)
+        begin, _, end = sent_event(event).partition(json.dumps(_PLACE).encode())
+        return begin, end
 
     def _event(self, choice: dict[str, Any], extra: dict[str, Any]) -> dict[str, Any]:
         return self._object(self.style.event_object, [choice], **extra)
@@ -155,7 +177,7 @@ class Answer:
         }
 
     def _usage(self) -> dict[str, int]:
-        generated = sum(choice.tokens for choice in self.choices)
+        generated = sum(choice.tokens for choice in self.choices.each)
         return {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": generated,
@@ -189,8 +211,7 @@ class EventStream(Response):
         except (ClientGone, OSError):
             self._metrics.cancelled.inc()
         finally:
-            for choice in self._answer.choices:
-                choice.close()
+            self._answer.choices.close()
 
     async def _send(self, send: Send) -> None:
         await send(
@@ -200,15 +221,19 @@ class EventStream(Response):
                 "headers": self.raw_headers,
             }
         )
+
+        async def send_more(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
         try:
-            async with aclosing(self._answer.events(self._with_usage)) as events:
-                async for event in events:
-                    await send(_body(json.dumps(event), more=True))
-            await send(_body("[DONE]", more=False))
+            await self._answer.send_events(send_more, self._with_usage)
+            end = b"data: [DONE]\n\n"
         except ApiError as error:  # too late for a status
             self._metrics.errors.labels(error.code).inc()
-            await send(_body(json.dumps(error.body()), more=False))
+            end = sent_event(error.body())
+        await send({"type": "http.response.body", "body": end, "more_body": False})
 
 
-def _body(data: str, *, more: bool) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": f"data: {data}\n\n".encode(), "more_body": more}
+def sent_event(event: dict[str, Any]) -> bytes:
+    """Return a server-sent event."""
+    return f"data: {json.dumps(event)}\n\n".encode()

@@ -16,10 +16,16 @@ from typing import Any
 import numpy as np
 import onnxruntime_genai as og
 
-from .engine_messages import NewToken, Sampling, Step, Submit
+from .engine_messages import Sampling, Step, Submit
 from .guesses import Guesses
 
-_Flags, _Reason, _Error = og.EngineEventFlags, og.FinishReason, og.EngineErrorCode
+_Reason, _Error = og.FinishReason, og.EngineErrorCode
+# As numbers: each event has to be asked for several, and the operators of a bound enumeration take
+# longer than all else that is done for a token.
+_TOKEN, _TURN_FINISHED, _CAPACITY_BLOCKED, _FAILED, _RETRYABLE = (
+    getattr(og.EngineEventFlags, name).value
+    for name in ("TOKEN", "TURN_FINISHED", "CAPACITY_BLOCKED", "FAILED", "RETRYABLE")
+)
 _REASONS = {
     _Reason.EOS: "stop",
     _Reason.MAX_GENERATED_TOKENS: "length",
@@ -48,20 +54,15 @@ class _Sequence:
     # A preempted request with a grammar is generated again from its prompt, since the engine cannot
     # begin within a grammar: number of tokens of ``generated`` that have been repeated.
     repeated: int = 0
+    prompt: int = field(init=False)  # number of its tokens
 
-    @property
-    def length(self) -> int:
-        return len(self.submitted.tokens) + self.repeated
+    def __post_init__(self) -> None:
+        self.prompt = len(self.submitted.tokens)
 
     @property
     def begin(self) -> list[int]:
         """What the engine is given to continue."""
         return self.generated if self.submitted.sampling.guidance is None else []
-
-    @property
-    def known(self) -> int | None:
-        """The next token, if it was generated before."""
-        return None if self.repeated == len(self.generated) else self.generated[self.repeated]
 
 
 class Batch:
@@ -109,22 +110,23 @@ class Batch:
         self._hand_over(step)
         self._guess(step)
         try:
-            events = list(self._engine.run(self._events))
+            events = [(event.flags.value, event) for event in self._engine.run(self._events)]
         except RuntimeError as error:
             raise EngineError(str(error)) from None
-        stopped = any(event.flags & _Flags.RETRYABLE for event in events)
+        stopped = any(flags & _RETRYABLE for flags, _ in events)
         self._stops = self._stops + 1 if stopped else 0
         if self._stops > _RETRIES:
             self._set_aside()
         if self._suspects and not (stopped and self._running):
             self._blame(step)
-        for event in events:
-            if event.flags & _Flags.CAPACITY_BLOCKED:
+        for flags, event in events:
+            if flags & _CAPACITY_BLOCKED:
                 self._preempt(step)
-            elif event.request in self._running:
-                self._take(event, self._running[event.request], step)
+            elif (sequence := self._running.get(event.request)) is not None:
+                self._take(flags, event, sequence, step)
+        size = self._block_size
         step.blocks_used = sum(
-            -(-sequence.length // self._block_size) for sequence in self._running.values()
+            [-(-(each.prompt + each.repeated) // size) for each in self._running.values()]
         )
         return step
 
@@ -158,27 +160,29 @@ class Batch:
                     sequence.request.set_draft_tokens(np.array(guessed, np.int32))
                     step.guessed += len(guessed)
 
-    def _take(self, event: Any, sequence: _Sequence, step: Step) -> None:
+    def _take(self, flags: int, event: Any, sequence: _Sequence, step: Step) -> None:
         key = sequence.submitted.key
-        if event.flags & _Flags.FAILED:
+        if flags & _FAILED:
             if event.error_code not in _OF_ONE_REQUEST:
                 raise EngineError(event.error_code.name)
             self._close(sequence)
             step.finished.append((key, "error", event.error_code.name))
             return
-        if event.flags & _Flags.TOKEN:
-            if sequence.known is None:
-                sequence.generated.append(event.token)
-                step.tokens.append(NewToken(key, event.token))
+        if flags & _TOKEN:
+            token = event.token
+            if sequence.repeated == len(sequence.generated):
+                sequence.generated.append(token)
+                step.tokens.append((key, token, None))
                 if sequence.guesses is not None:
-                    step.accepted += sequence.guesses.append(event.token)
-            elif sequence.known != event.token:
+                    step.accepted += sequence.guesses.append(token)
+            elif sequence.generated[sequence.repeated] != token:  # which was generated before
                 self._close(sequence)
                 step.finished.append((key, "error", "the answer could not be repeated"))
                 return
-            sequence.repeated, sequence.decoding = sequence.repeated + 1, True
-        if event.flags & _Flags.TURN_FINISHED:
-            step.cached += min(event.usage.cached_prompt_tokens, len(sequence.submitted.tokens))
+            sequence.repeated += 1
+            sequence.decoding = True
+        if flags & _TURN_FINISHED:
+            step.cached += min(event.usage.cached_prompt_tokens, sequence.prompt)
             self._close(sequence)
             step.finished.append((key, _REASONS[event.finish_reason], ""))
 

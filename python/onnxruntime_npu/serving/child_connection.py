@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import queue
 import resource
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from .channel import PART, Frames, framed
 from .child_process import end
 
 
@@ -30,8 +27,8 @@ def resident_bytes_of(process: int) -> int:
 class ChildConnection:
     """A running process, of a module that takes a file descriptor and other arguments.
 
-    Two threads carry messages, so that the event loop waits for neither side: a process that has
-    stopped reading does not stop the server.
+    All on the event loop, which waits for neither side: what a process that stands still does not
+    read is kept.
     """
 
     def __init__(
@@ -41,7 +38,7 @@ class ChildConnection:
 
         Raises OSError if the process cannot be started.
         """
-        ours, theirs = socket.socketpair()
+        self._socket, theirs = socket.socketpair()
         with theirs:
             try:
                 self._process = subprocess.Popen(
@@ -50,22 +47,21 @@ class ChildConnection:
                     stdin=subprocess.DEVNULL,
                 )
             except OSError:
-                ours.close()
+                self._socket.close()
                 raise
-        self._connection = Connection(ours.detach())
-        self._outbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._socket.setblocking(False)
         self._on_message = on_message
+        self._frames = Frames()
+        self._unsent = bytearray()
         self._loop, self._gone = asyncio.get_running_loop(), asyncio.Event()
-        self._threads = [
-            threading.Thread(target=target, name=f"{module}-{target.__name__}", daemon=True)
-            for target in (self._read, self._write)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._loop.add_reader(self._socket, self._read)
 
     def send(self, message: Any) -> None:
-        """Queue a message; one that the process no longer reads is dropped."""
-        self._outbox.put(message)
+        """Send a message; one that the process no longer reads is dropped."""
+        waits = bool(self._unsent)
+        self._unsent += framed(message)
+        if not waits:
+            self._write()
 
     def resident_bytes(self) -> int:
         """Return the memory that the process occupies; 0 if it has ended."""
@@ -76,33 +72,35 @@ class ChildConnection:
         try:
             await self._gone.wait()
         finally:
-            code = await asyncio.to_thread(self._end)
+            self._loop.remove_reader(self._socket)
+            self._loop.remove_writer(self._socket)
+            self._socket.close()
+            code = await asyncio.to_thread(end, self._process)
         return code
 
     def _read(self) -> None:
-        """Pass messages on to the event loop, which may have ended before the process."""
         try:
-            while True:
-                self._loop.call_soon_threadsafe(self._on_message, self._connection.recv())
-        except (EOFError, OSError, RuntimeError):
-            pass
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._gone.set)
+            piece = self._socket.recv(PART)
+        except BlockingIOError:
+            return
+        except OSError:
+            piece = b""
+        if not piece:
+            self._loop.remove_reader(self._socket)
+            self._gone.set()
+        for message in self._frames.put(piece):
+            self._on_message(message)
 
     def _write(self) -> None:
-        with contextlib.suppress(OSError):
-            while (message := self._outbox.get()) is not None:
-                self._connection.send(message)
-
-    def _end(self) -> int:
-        """Close the connection, which ends the process."""
-        # Closing only the descriptor would leave the threads in their calls.
-        with socket.socket(fileno=self._connection.fileno()) as ours:
-            with contextlib.suppress(OSError):  # the other end is closed already
-                ours.shutdown(socket.SHUT_RDWR)
-            self._outbox.put(None)
-            for thread in self._threads:
-                thread.join()
-            ours.detach()
-        self._connection.close()
-        return end(self._process)
+        # What it has said before its end can still be read when it no longer takes anything.
+        try:
+            sent = self._socket.send(self._unsent)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            sent = len(self._unsent)
+        del self._unsent[:sent]
+        if self._unsent:
+            self._loop.add_writer(self._socket, self._write)
+        elif self._socket.fileno() >= 0:
+            self._loop.remove_writer(self._socket)

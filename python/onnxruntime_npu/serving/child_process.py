@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import queue
 import signal
+import socket
 import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+
+from .channel import Channel
 
 _EXIT_SECONDS = 5.0
 
@@ -30,9 +32,9 @@ class Failed:
 class Inbox:
     """Messages of the server, read by a thread; after the last one comes None."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, channel: Channel) -> None:
         self._messages: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        threading.Thread(target=self._read, args=(connection,), daemon=True).start()
+        threading.Thread(target=self._read, args=(channel,), daemon=True).start()
 
     def take(self, *, wait: bool) -> list[Any]:
         """Return what has come; ``wait``: at least one message."""
@@ -46,10 +48,10 @@ class Inbox:
         """Add a message of this process itself; any thread may."""
         self._messages.put(message)
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, channel: Channel) -> None:
         try:
             while True:
-                self._messages.put(connection.recv())
+                self._messages.put(channel.recv())
         except (EOFError, OSError):
             self._messages.put(None)
 
@@ -63,24 +65,22 @@ def end(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
-def serve_connection(
-    arguments: list[str], run: Callable[[Connection, Path, str, int], None]
-) -> int:
-    """Call ``run`` with the connection, directory, provider and device of FD DIR PROVIDER DEVICE.
+def serve_connection(arguments: list[str], run: Callable[[Channel, Path, str, int], None]) -> int:
+    """Call ``run`` with the channel, directory, provider and device of FD DIR PROVIDER DEVICE.
 
     It returns when the other end closes. Returns the exit code.
     """
     # The server decides when to stop: Ctrl-C reaches this process, too.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    connection = Connection(int(arguments[0]))
+    channel = Channel(socket.socket(fileno=int(arguments[0])))
     try:
-        run(connection, Path(arguments[1]), arguments[2], int(arguments[3]))
+        run(channel, Path(arguments[1]), arguments[2], int(arguments[3]))
     except (BrokenPipeError, ConnectionResetError):  # the server is gone
         return 0
     except Exception as error:
         try:
-            connection.send(Failed(" ".join(str(error).split()) or type(error).__name__))
+            channel.send(Failed(" ".join(str(error).split()) or type(error).__name__))
         except OSError:
             return 0
         return 1

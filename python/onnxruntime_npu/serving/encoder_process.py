@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 from collections import deque
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import onnxruntime as ort
 
 import onnxruntime_npu
 
+from .channel import Channel
 from .child_process import Inbox, serve_connection
 from .encoder_messages import Embed, Embedded, EncoderReady
 from .engine_messages import Cancel
@@ -55,11 +55,11 @@ def _from_config(config: dict[str, Any], name: str) -> int | None:
     return config.get(name) or (config.get("text_config") or {}).get(name)
 
 
-def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
+def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     model = EncoderModel(directory, provider, device)
     size = model.embed([[0, 0], [0]]).shape[1]
-    connection.send(EncoderReady(size, model.vocabulary))
-    inbox = Inbox(connection)
+    channel.send(EncoderReady(size, model.vocabulary))
+    inbox = Inbox(channel)
     waiting: deque[tuple[int, int, list[int]]] = deque()  # request, row, tokens
     while True:
         for message in inbox.take(wait=not waiting):
@@ -72,7 +72,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
             elif isinstance(message, Cancel):
                 waiting = deque(row for row in waiting if row[0] != message.key)
         if waiting:
-            connection.send(_embedded(model, _next_batch(waiting)))
+            channel.send(_embedded(model, _next_batch(waiting)))
 
 
 def _embedded(model: EncoderModel, batch: list[tuple[int, int, list[int]]]) -> Embedded:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +21,30 @@ _USUAL_SECONDS = 2.0  # of a request, until some have been measured
 class Stream:
     """New tokens of one request, as the engine makes them.
 
-    Iterating raises ApiError when the deadline passes or the engine fails. ``close`` frees what the
-    request holds in the engine; it may be called at any time, more than once.
+    ``close`` frees what the request holds in the engine; it may be called at any time, more than
+    once.
+
+    Attributes:
+        news: set when there is something to take, of any stream of the same request.
+        together: tokens that may be taken together: ``news`` is not set for each of them.
+        finish_reason: ``stop`` or ``length`` when the last token has been put, before None.
+        error: of the deadline or the engine; no token follows.
+        prompt: the scores of its tokens, if they were asked for.
     """
 
-    def __init__(self, engine: Engine, submit: Submit, deadline: float) -> None:
-        self.finish_reason = "length"
-        self.prompt: list[Scored] = []  # the scores of its tokens, if they were asked for
+    def __init__(
+        self, engine: Engine, submit: Submit, deadline: float, news: asyncio.Event
+    ) -> None:
+        self.news, self.together = news, 1
+        self.finish_reason: str | None = None
+        self.error: ApiError | None = None
+        self.prompt: list[Scored] = []
         self._engine, self._key = engine, submit.key
         self._guidance = submit.sampling.guidance
-        self._queue: asyncio.Queue[NewToken | str | ApiError] = asyncio.Queue()
+        self._tokens: list[NewToken] = []  # that have not been taken
         self._arrived = self._last = time.monotonic()
-        self._started = self._first = self._ended = False
-        self._accepted, self._begun = asyncio.Event(), asyncio.Event()
-        self._error: ApiError | None = None
+        self._started = self._begun = self._ended = False
+        self._accepted = asyncio.Event()
         self._expiry = asyncio.get_running_loop().call_later(deadline, self._expire, deadline)
 
     @property
@@ -47,17 +57,16 @@ class Stream:
         self._started = True
         self._accepted.set()
 
+    @property
+    def begun(self) -> bool:
+        """Whether the prompt has been read."""
+        return self._begun or self.finish_reason is not None
+
     async def accepted(self) -> None:
         """Wait until the engine has taken the request or it has ended; raises its error."""
         await self._accepted.wait()
-        if self._error is not None:
-            raise self._error
-
-    async def begun(self) -> None:
-        """Wait until the prompt has been read or the request has ended; raises its error."""
-        await self._begun.wait()
-        if self._error is not None:
-            raise self._error
+        if self.error is not None:
+            raise self.error
 
     def refuse(self, message: str) -> None:
         """End since the answer cannot have the form that was asked for."""
@@ -68,22 +77,28 @@ class Stream:
         """Take the scores of the prompt's tokens."""
         self.prompt = scores
 
-    def put(self, token: NewToken, metrics: Metrics) -> None:
-        """Take a token from the engine."""
-        now = time.monotonic()
-        if self._first:
+    def put(self, token: NewToken, now: float, metrics: Metrics) -> None:
+        """Take a token from the engine, which has come at ``now``."""
+        if self._begun:
             metrics.inter_token.observe(now - self._last)
         else:
             metrics.first_token.observe(now - self._arrived)
-        self._first, self._last = True, now
-        self._queue.put_nowait(token)
-        self._begun.set()
+            self._begun = True
+        self._last = now
+        self._tokens.append(token)
+        if len(self._tokens) >= self.together:
+            self.news.set()
+
+    def take(self) -> list[NewToken]:
+        """Return the tokens that have come since the last call."""
+        taken, self._tokens = self._tokens, []
+        return taken
 
     def finish(self, reason: str) -> None:
         """Note that the last token has been put: ``stop`` or ``length``."""
         self._end()
-        self._queue.put_nowait(reason)
-        self._begun.set()
+        self.finish_reason = reason
+        self.news.set()
 
     def fail(self, error: ApiError) -> None:
         """End with an error."""
@@ -96,25 +111,14 @@ class Stream:
             self._end()
             self._engine.cancel(self._key)
 
-    async def __aiter__(self) -> AsyncIterator[NewToken]:
-        while True:
-            item = await self._queue.get()
-            if isinstance(item, ApiError):
-                raise item
-            if isinstance(item, str):
-                self.finish_reason = item
-                return
-            yield item
-
     def _expire(self, deadline: float) -> None:
         self.close()
         self._fail(deadline_exceeded(deadline))
 
     def _fail(self, error: ApiError) -> None:
-        self._error = error
+        self.error = error
         self._accepted.set()
-        self._begun.set()
-        self._queue.put_nowait(error)
+        self.news.set()
 
     def _end(self) -> None:
         self._ended = True
@@ -167,11 +171,13 @@ class Engine(Supervised[Ready]):
                 f"{len(self._streams)} requests are running or waiting: try again later",
                 retry_after=self._retry_after(limits),
             )
+        news = asyncio.Event()
+        news.set()  # an echo waits for nothing
         streams = []
         for tokens, choice in zip(prompts, sampling, strict=True):
             self._next_key += 1
             submit = Submit(self._next_key, tokens, choice)
-            self._streams[submit.key] = stream = Stream(self, submit, deadline)
+            self._streams[submit.key] = stream = Stream(self, submit, deadline, news)
             streams.append(stream)
             self._send(submit)
         self._metrics.prompt_tokens.inc(sum(map(len, prompts)))
@@ -193,7 +199,7 @@ class Engine(Supervised[Ready]):
         return max(1, min(60, math.ceil(waves * self._mean_seconds)))
 
     def _count(self) -> None:
-        running = sum(stream.started for stream in self._streams.values())
+        running = sum([stream.started for stream in self._streams.values()])
         self._metrics.running.set(running)
         self._metrics.queued.set(len(self._streams) - running)
 
@@ -216,9 +222,10 @@ class Engine(Supervised[Ready]):
         for key, scores in step.prompts:
             if key in self._streams:
                 self._streams[key].put_prompt(scores)
+        now = time.monotonic()
         for token in step.tokens:
-            if token.key in self._streams:
-                self._streams[token.key].put(token, self._metrics)
+            if (stream := self._streams.get(token[0])) is not None:
+                stream.put(token, now, self._metrics)
         for key, reason, message in step.finished:
             if key not in self._streams:
                 continue
@@ -228,11 +235,15 @@ class Engine(Supervised[Ready]):
                 self._streams[key].fail(ApiError(500, "generation_failed", message))
             else:
                 self._streams[key].finish(reason)
-        self._metrics.generated_tokens.inc(len(step.tokens))
-        self._metrics.cached_tokens.inc(step.cached)
-        self._metrics.guessed_tokens.inc(step.guessed)
-        self._metrics.accepted_tokens.inc(step.accepted)
-        self._metrics.preemptions.inc(step.preempted)
-        self._metrics.blocks.inc(step.blocks_added)
-        self._metrics.blocks_used.set(step.blocks_used)
-        self._count()
+        metrics = self._metrics
+        metrics.generated_tokens.inc(len(step.tokens))
+        metrics.blocks_used.set(step.blocks_used)
+        if step.guessed or step.accepted:
+            metrics.guessed_tokens.inc(step.guessed)
+            metrics.accepted_tokens.inc(step.accepted)
+        if step.preempted or step.blocks_added:
+            metrics.preemptions.inc(step.preempted)
+            metrics.blocks.inc(step.blocks_added)
+        if step.started or step.finished:
+            metrics.cached_tokens.inc(step.cached)
+            self._count()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from .. import _C
 from ..sampling import has_sampler
 from ..session.provider_library import get_ep_name, get_library_path
 from .batch import Batch
+from .channel import Channel
 from .child_process import Inbox, serve_connection
 from .engine_messages import Ready, Step, Submit
 from .lane import Lane, take_messages, warm_up
@@ -27,7 +27,7 @@ _WAKE = "a model has been opened"
 _SHARE = 1 / 8
 
 
-def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
+def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     if provider == get_ep_name():
         # onnxruntime-genai brings an onnxruntime of its own, which has to learn of the provider.
         og.register_execution_provider_library(provider, get_library_path())
@@ -37,7 +37,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     batch = Batch(engine, blocks["block_size"])
     warm_up(batch)
     limits = engine.get_capabilities()
-    connection.send(
+    channel.send(
         Ready(
             max_batch=limits.configured_max_batch_size,
             max_length=limits.max_request_length,
@@ -45,7 +45,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
             vocabulary=settings["model"]["vocab_size"],
         )
     )
-    inbox = Inbox(connection)
+    inbox = Inbox(channel)
     logits_lane = LogitsLane(
         lambda: open_logits_model(directory, settings, provider, device),
         lambda: inbox.put(_WAKE),
@@ -61,7 +61,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
     while take_messages(inbox, (batch, logits_lane), lane_of):
         # One after the other: both have the whole device. Also when all requests were cancelled:
         # nothing is in use then.
-        connection.send(Step.together(lane.step() for lane in (batch, logits_lane) if lane.busy))
+        channel.send(Step.together([lane.step() for lane in (batch, logits_lane) if lane.busy]))
 
 
 def open_model(directory: Path, provider: str, device: int = 0) -> Any:

@@ -10,11 +10,11 @@ import json
 import resource
 import signal
 import sys
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 
+from .channel import Channel
 from .child_process import serve_connection
 from .engine_messages import Guidance
 from .token_texts import GrammarError, TokenTexts
@@ -23,7 +23,7 @@ _MOST_SECONDS = 1.0  # of this process's time: as long stands the engine still, 
 _MOST_BYTES = 2**30
 
 
-def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
+def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     settings = json.loads((directory / "genai_config.json").read_text(encoding="utf-8"))["model"]
     stop = settings.get("eos_token_id", [])
     try:
@@ -31,22 +31,22 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
             directory, settings["vocab_size"], [stop] if isinstance(stop, int) else list(stop)
         )
     except ValueError:
-        connection.send(False)
+        channel.send(False)
         return
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + _MOST_BYTES
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    connection.send(True)
+    channel.send(True)
     while True:
         try:
-            guidance = connection.recv()
+            guidance = channel.recv()
         except EOFError:
             return
         signal.setitimer(signal.ITIMER_PROF, _MOST_SECONDS)  # its signal ends the process
         reason = _refusal(texts, guidance)
         signal.setitimer(signal.ITIMER_PROF, 0)
-        connection.send(reason)
+        channel.send(reason)
 
 
 def _refusal(texts: TokenTexts, guidance: Guidance) -> str:

@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import sys
 from contextlib import closing
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from ..generation.ranks import count_of_parts
+from .channel import Channel
 from .child_process import Inbox, serve_connection
 from .engine_messages import RanksStarted, Ready
 from .lane import take_messages, warm_up
@@ -22,19 +22,19 @@ from .logits_model import LogitsModel, providers_of
 from .rank_processes import RankProcesses
 
 
-def _run(connection: Connection, directory: Path, provider: str, device: int) -> None:
+def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     first = directory / "rank_0"
     settings = json.loads((first / "genai_config.json").read_text(encoding="utf-8"))
-    inbox = Inbox(connection)
+    inbox = Inbox(channel)
     count = count_of_parts(directory)
     with closing(RankProcesses(directory, count, provider, device)) as ranks:
-        connection.send(RanksStarted(ranks.processes))
+        channel.send(RanksStarted(ranks.processes))
         providers = providers_of(settings, provider, device)
         model = LogitsModel(first, settings, providers, ranks.open)
         lane = LogitsLane.of(model)
         warm_up(lane)
         room = model.block_count * model.block_size
-        connection.send(
+        channel.send(
             Ready(
                 max_batch=model.most_rows,
                 max_length=min(settings["model"]["context_length"], room),
@@ -44,7 +44,7 @@ def _run(connection: Connection, directory: Path, provider: str, device: int) ->
         )
         ranks.watch(lambda: inbox.put(None))
         while take_messages(inbox, (lane,), lambda _: lane):
-            connection.send(lane.step())
+            channel.send(lane.step())
         ranks.check()
 
 

@@ -18,7 +18,7 @@ from concurrent.futures import Future
 import numpy as np
 
 from ..errors import ArgumentError
-from .engine_messages import NewToken, Step, Submit
+from .engine_messages import Step, Submit
 from .logits_model import LogitsModel
 from .logits_row import LogitsRow
 from .token_texts import GrammarError
@@ -168,7 +168,7 @@ class LogitsLane:
             return
         stopped = token in model.stop_tokens
         if not stopped:
-            step.tokens.append(NewToken(row.key, token, scored))
+            step.tokens.append((row.key, token, scored))
         if stopped or row.full:
             self._close(row)
             step.finished.append((row.key, "stop" if stopped else "length", ""))

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
 from .api_errors import bad_request
 from .chat import encode_chat
-from .choices import Choice
+from .choices import Choice, Choices
 from .disconnection import unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
 from .engine import Stream
@@ -191,18 +191,20 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
         request.state.request_id,
         model.name,
         sum(map(len, asked.prompts)),
-        [
-            Choice(
-                index,
-                stream,
-                model,
-                body.stop_strings,
-                asked.tools,
-                echoes[index // body.n],
-                body.scores is not None,
-            )
-            for index, stream in enumerate(streams)
-        ],
+        Choices(
+            [
+                Choice(
+                    index,
+                    stream,
+                    model,
+                    body.stop_strings,
+                    asked.tools,
+                    echoes[index // body.n],
+                    body.scores is not None,
+                )
+                for index, stream in enumerate(streams)
+            ]
+        ),
     )
     streamed = False
     try:

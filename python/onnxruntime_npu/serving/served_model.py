@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
 from ..generation import TextStream
+from ..generation.byte_text import ByteTextStream, ByteTokens
 from .served_directory import ServedDirectory
 from .tool_formats import ToolFormat, tool_format
 
@@ -24,10 +25,16 @@ class ServedModel(ServedDirectory):
         super().__init__(directory, name)
         self.defaults = self.json("generation_config.json")
         # Transformers' own decoding around this one takes several times as long, for each token.
-        cleans = self.tokenizer.clean_up_tokenization_spaces
-        self._decoder = self.tokenizer if cleans else self.tokenizer.backend_tokenizer
+        backend, cleans = (
+            self.tokenizer.backend_tokenizer,
+            self.tokenizer.clean_up_tokenization_spaces,
+        )
+        self._decoder = self.tokenizer if cleans else backend
+        bytewise = not cleans and ByteTokens.recognises(backend)
+        self._bytes = ByteTokens(backend) if bytewise else None
         added = self.tokenizer.added_tokens_decoder.items()
         self._special = {token.content: number for number, token in added if token.special}
+        self._left_out = frozenset(self._special.values())
         # How it writes calls of tools; None if its template takes no tools, or is not known.
         self.tool_format = self._tool_format()
 
@@ -45,12 +52,16 @@ class ServedModel(ServedDirectory):
                 f"with --cache paged"
             )
 
-    def text_stream(self, write: Callable[[str], None], shown: Sequence[str] = ()) -> TextStream:
+    def text_stream(
+        self, write: Callable[[str], None], shown: Sequence[str] = ()
+    ) -> TextStream | ByteTextStream:
         """Return what turns new tokens into text, whole characters at a time.
 
         Special tokens are left out, except those ``shown``.
         """
-        left_out = {i for text, i in self._special.items() if text not in shown}
+        left_out = self._left_out.difference(self._special.get(text, -1) for text in shown)
+        if self._bytes is not None:
+            return ByteTextStream(self._bytes, left_out, write)
         decoder = self._decoder
         if len(left_out) < len(self._special):
             decoder = _Showing(decoder, left_out)
@@ -80,7 +91,7 @@ class ServedModel(ServedDirectory):
 class _Showing:
     """A tokenizer that does not leave out certain special tokens."""
 
-    def __init__(self, tokenizer: Any, left_out: set[int]) -> None:
+    def __init__(self, tokenizer: Any, left_out: Collection[int]) -> None:
         self._tokenizer, self._left_out = tokenizer, left_out
 
     def decode(self, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
