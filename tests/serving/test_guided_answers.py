@@ -137,6 +137,19 @@ COMPLEX = {
         },
     },
     "none": {"type": "grammar", "grammar": "start: start"},
+    **{
+        name: {"type": "json_schema", "json_schema": {"name": "many", "schema": schema}}
+        for name, schema in {
+            "least": {"type": "array", "minItems": 100_000_000},
+            "most": {"type": "array", "items": {"type": "integer"}, "maxItems": 1_000_000},
+            "float": {"type": "array", "maxItems": 1e9},
+            "sum": {"properties": {n: {"type": "array", "maxItems": 6000} for n in "ab"}},
+        }.items()
+    },
+    "items in a grammar": {
+        "type": "grammar",
+        "grammar": 'start: "%json {" %json {"type": "array", "max\\u0049tems": 100000000}',
+    },
 }
 
 

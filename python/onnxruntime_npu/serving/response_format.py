@@ -19,6 +19,10 @@ from .messages import Body
 _NAME = "response_format"
 # Compiling stops the engine for all: a schema of this size takes it about 0.1 s.
 _MOST_CHARACTERS = 100_000
+# The engine writes a rule for each item that an array may have: minutes and gigabytes for millions.
+_MOST_ITEMS = 10_000
+_ITEMS = ("minItems", "maxItems")
+_SCHEMA = re.compile(r"%json\s*(?=\{)")  # in a Lark grammar
 # As Python writes JSON, which is how models have seen most of it. With free white space a model may
 # write nothing else until its context is full.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -127,4 +131,29 @@ def checked(kind: str, text: str, param: str) -> Guidance:
         raise bad_request(message, param=param)
     if "\0" in text:  # would end the text for the engine
         raise bad_request("expected no zero character: write \\x00", param=param)
+    begins = {"json_schema": [0], "lark_grammar": [each.end() for each in _SCHEMA.finditer(text)]}
+    if (items := sum(_items(text, begin) for begin in begins.get(kind, ()))) > _MOST_ITEMS:
+        message = f"expected at most {_MOST_ITEMS} as the sum of minItems and maxItems, got {items}"
+        raise bad_request(message, param=param)
     return Guidance(kind, text, param)
+
+
+def _items(text: str, begin: int) -> int:
+    """Return the sum of the numbers of items in the schema at a place of a text."""
+    try:
+        schema, _ = json.JSONDecoder().raw_decode(text, begin)
+    except (ValueError, RecursionError):  # none, which the engine refuses, or says so itself
+        return 0
+    found, left = 0, [schema]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += value
+        elif isinstance(value, dict):
+            left += value.values()
+            counts = [value.get(name) for name in _ITEMS]
+            # Of 1e400 and the like, which is not finite, it is enough that it is too much.
+            found += sum(
+                int(min(n, 2**31)) for n in counts if isinstance(n, (int, float)) and n > 0
+            )
+    return found
