@@ -105,6 +105,57 @@ def test_a_thousand_connections(server):
     wait_until(lambda: open_files(server) <= before + 1, "connections are left open")
 
 
+BODY = b'{"prompt": "a", "max_tokens": 1, "temperature": 0}'
+HEAD = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    b"Content-Length: %d\r\n\r\n" % len(BODY)
+)
+
+
+def said_to(server, *parts, begun=b""):
+    """Return what the server says to a client that sends a part now and then, until it closes."""
+    with connect(server) as slow:
+        slow.settimeout(0.2)
+        slow.sendall(begun)
+        parts, said = iter(parts), b""
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            try:
+                if part := next(parts, b""):
+                    slow.sendall(part)
+                if not (received := slow.recv(65536)):
+                    return said
+                said += received
+            except TimeoutError:
+                pass
+            except OSError:  # closed while something was sent
+                return said
+        raise AssertionError(f"the connection is left open after {said!r}")
+
+
+def test_clients_that_never_finish_a_request_are_left(serve):
+    server = serve("--deadline", "3").wait_until_ready()
+    before = open_files(server)
+    endless = [b"x"] * 10_000
+    with ThreadPoolExecutor(6) as threads:
+        silent = threads.submit(said_to, server)
+        head = threads.submit(said_to, server, *endless, begun=HEAD[:12])
+        body = threads.submit(said_to, server, *endless, begun=HEAD)
+        nothing = threads.submit(said_to, server, begun=HEAD + BODY[:5])
+        again = threads.submit(said_to, server, *endless, begun=HEAD + BODY + HEAD[:12])
+        refused = HEAD.replace(b"%d" % len(BODY), b"9000000")
+        large = threads.submit(said_to, server, *endless, begun=refused)
+    assert silent.result() == head.result() == b""
+    for answer in (body, nothing):
+        assert answer.result().startswith(b"HTTP/1.1 408"), answer.result()
+        assert b'"code":"body_timeout"' in answer.result()
+    assert again.result().startswith(b"HTTP/1.1 200") and again.result().count(b"HTTP/1.1") == 1
+    assert large.result().startswith(b"HTTP/1.1 413")
+    wait_until(lambda: open_files(server) <= before, "connections are left open")
+    answer = server.http.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})
+    assert answer.status_code == 200
+
+
 def test_sixty_four_ragged_requests_at_once_are_equal_to_one_by_one(server):
     random = np.random.default_rng(9)
     prompts = [random.integers(0, 256, int(n)).tolist() for n in random.integers(1, 90, 64)]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from onnxruntime_npu.serving.embeddings import EmbeddingsRequest
+from onnxruntime_npu.serving.request_body import parsed
 from onnxruntime_npu.serving.schemas import (
     ChatRequest,
     CompletionRequest,
@@ -204,6 +207,27 @@ def test_large_objects_are_refused_as_a_whole(server, body):
     answer = server.http.post("/v1/completions", json=body)
     message = check(answer, 400, "invalid_value", answer.json()["error"]["param"])
     assert "at most" in message
+
+
+CROWDED = {
+    "lists": b'{"prompt": [' + b"[1]," * 300_000 + b"[1]]}",
+    "empty": b'{"prompt": "a", "metadata": [' + b"[]," * 300_000 + b"[]]}",
+    "objects": b'{"prompt": "a", "stop": [' + b"{}," * 300_000 + b"{}]}",
+    "numbers": b'{"prompt": [' + b"1," * 1_500_000 + b"1]}",
+    "texts": b'{"prompt": [' + b'"",' * 1_100_000 + b'""]}',
+}
+
+
+@pytest.mark.parametrize("kind", CROWDED)
+def test_bodies_of_too_many_values_are_not_parsed(server, kind):
+    headers = {"Content-Type": "application/json"}
+    answer = server.http.post("/v1/completions", content=CROWDED[kind], headers=headers)
+    assert "at most" in check(answer, 400, "invalid_value")
+
+
+@pytest.mark.parametrize("text", ["[{," * 1_000_000, '\\"[{,' * 600_000], ids=["plain", "escapes"])
+def test_what_is_in_texts_is_not_counted(text):
+    assert parsed(json.dumps({"prompt": [text, text]}).encode()) == {"prompt": [text, text]}
 
 
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])

@@ -11,7 +11,7 @@ class ApiError(HTTPException):
     """An answer other than success.
 
     ``code`` is a stable name of the kind of error, ``param`` the field of the request that caused
-    it; ``retry_after`` is in seconds.
+    it; ``retry_after`` is in seconds; ``closes``: the connection is closed behind it.
     """
 
     def __init__(
@@ -22,8 +22,11 @@ class ApiError(HTTPException):
         *,
         param: str | None = None,
         retry_after: int | None = None,
+        closes: bool = False,
     ) -> None:
-        headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+        headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
+        if closes:
+            headers["Connection"] = "close"
         super().__init__(status, message, headers)
         self.code, self.param = code, param
 

@@ -48,7 +48,9 @@ def create_app(service: Service) -> FastAPI:
     app.include_router(router)
     settings, metrics = service.settings, service.metrics
     # What is added last sees a request first.
-    app.add_middleware(BodyLimit, limit=settings.max_body, metrics=metrics)
+    app.add_middleware(
+        BodyLimit, limit=settings.max_body, seconds=settings.patience, metrics=metrics
+    )
     if settings.api_key is not None:
         app.add_middleware(ApiKey, key=settings.api_key, metrics=metrics)
     if settings.cors_origins:

@@ -34,14 +34,9 @@ class TopBody(Body):
 
     @model_validator(mode="before")
     @classmethod
-    def _refuse_half_characters(cls, body: Any) -> Any:
+    def _leave_out_null(cls, body: Any) -> Any:
         if not isinstance(body, dict):  # not sent as JSON, perhaps: refused for that
             return body
-        try:
-            json.dumps(body, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            message = "the body has half of a surrogate pair, which is no character"
-            raise bad_request(message) from None
         return {name: value for name, value in body.items() if value is not None}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hmac
 import logging
 import re
@@ -21,6 +23,7 @@ _LOG = logging.getLogger("onnxruntime_npu.serving")
 _IDENTIFIER = re.compile(r"[A-Za-z0-9._-]{1,128}")
 # A client that sends its whole body first sees a refusal only if the rest is read, up to this much.
 _DRAINED = 64 * 2**20
+_DRAINING_SECONDS = 10.0
 # What monitors and load balancers read without a key, and the page, which asks for one.
 _OPEN_PATHS = ("/", "/health", "/ready", "/metrics")
 
@@ -93,10 +96,13 @@ class ApiKey:
 
 
 class BodyLimit:
-    """Refuses bodies of more than ``limit`` bytes, whether or not their size is announced."""
+    """Refuses bodies of more than ``limit`` bytes, whether or not their size is announced.
 
-    def __init__(self, app: ASGIApp, limit: int, metrics: Metrics) -> None:
-        self._app, self._limit, self._metrics = app, limit, metrics
+    And those that have not come after so many ``seconds``.
+    """
+
+    def __init__(self, app: ASGIApp, limit: int, seconds: float, metrics: Metrics) -> None:
+        self._app, self._limit, self._seconds, self._metrics = app, limit, seconds, metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event of ASGI."""
@@ -107,11 +113,13 @@ class BodyLimit:
         announced = dict(scope["headers"]).get(b"content-length", b"0")
         if announced.isdigit() and int(announced) > self._limit:
             return await _refuse(error, self._metrics, scope, receive, send)
-        size = 0
+        size, more = 0, True
+        receive_in_time = _in_time(receive, self._seconds)
 
         async def receive_some() -> Message:
-            nonlocal size
-            part = await receive()
+            nonlocal size, more
+            part = await (receive_in_time() if more else receive())
+            more = part.get("more_body", False)
             size += len(part.get("body", b""))
             if size > self._limit:
                 await _drain(receive)
@@ -119,6 +127,20 @@ class BodyLimit:
             return part
 
         await self._app(scope, receive_some, send)
+
+
+def _in_time(receive: Receive, seconds: float) -> Receive:
+    """Return what receives a body; it raises a 408 when so many seconds have passed."""
+    end = time.monotonic() + seconds
+
+    async def receive_in_time() -> Message:
+        try:
+            return await asyncio.wait_for(receive(), end - time.monotonic())
+        except asyncio.TimeoutError:
+            message = f"the body of the request did not come within {seconds:g} seconds"
+            raise ApiError(408, "body_timeout", message, closes=True) from None
+
+    return receive_in_time
 
 
 async def _refuse(
@@ -130,8 +152,10 @@ async def _refuse(
 
 
 async def _drain(receive: Receive) -> None:
+    receive_in_time = _in_time(receive, _DRAINING_SECONDS)
     size, more = 0, True
-    while more and size < _DRAINED:
-        part = await receive()
-        size += len(part.get("body", b""))
-        more = part.get("more_body", False)
+    with contextlib.suppress(ApiError):  # it is answered before it has sent all
+        while more and size < _DRAINED:
+            part = await receive_in_time()
+            size += len(part.get("body", b""))
+            more = part.get("more_body", False)

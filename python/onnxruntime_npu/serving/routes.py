@@ -18,6 +18,7 @@ from .disconnection import unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
 from .engine import Stream
 from .page import PAGE
+from .request_body import BoundedRoute
 from .sampling_options import sampling_options
 from .schemas import (
     ChatRequest,
@@ -31,7 +32,7 @@ from .service import Service
 from .texts import check_tokens
 from .tools import Tools, guidance_for, tools_of
 
-router = APIRouter()
+router = APIRouter(route_class=BoundedRoute)
 # OpenAI's default for completions; a chat goes on to its end.
 _COMPLETION_TOKENS = 16
 

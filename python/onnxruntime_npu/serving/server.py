@@ -17,6 +17,7 @@ import uvicorn
 
 from ..errors import ArgumentError, ServingError
 from .app import create_app
+from .connection import impatient_protocol
 from .log_format import begin_log
 from .service import open_service
 from .settings import Settings
@@ -67,6 +68,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
     _check_certificate(settings.ssl_certfile, settings.ssl_keyfile)
     config = uvicorn.Config(
         app,
+        http=impatient_protocol(settings.patience),
         access_log=False,
         log_config=None,
         log_level="warning",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+_LONGEST_SENDING = 60.0  # seconds
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -25,3 +27,8 @@ class Settings:
     deadline: float = 600.0  # from a request's arrival to its last token
     max_body: int = 4 * 2**20
     log_format: str = "text"  # or "json"
+
+    @property
+    def patience(self) -> float:
+        """How long a client may take to send the head of a request, and its body."""
+        return min(self.deadline, _LONGEST_SENDING)

@@ -33,7 +33,7 @@ Texts = Annotated[
 def each_text(given: Texts) -> list[str] | list[list[int]]:
     """Return the texts, also if one is given alone; a list of nothing is one, of no tokens."""
     texts: Any = given
-    if isinstance(given, str) or all(isinstance(token, int) for token in given):
+    if isinstance(given, str) or not given or isinstance(given[0], int):  # of one form each
         return [texts]
     return texts
 
