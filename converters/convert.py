@@ -12,10 +12,12 @@ from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
 from onnxruntime_npu.progress import bar
+from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 
 from .attach_bodies import attach_bodies
 from .drop_casts import drop_casts
+from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .model_file import check_target, read, without_warnings, write
 from .rules import Rule, all_rules
 from .simplify import simplify
@@ -65,6 +67,10 @@ def convert(
     with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
         _infer_shapes(model)
+        while state_known_sizes(model.graph):
+            fold_constants_ir(model, onnx_shape_inference=False)
+            forget_unknown_sizes(model.graph)
+            _infer_shapes(model)
         steps.update()
         for rule in rules:
             pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)

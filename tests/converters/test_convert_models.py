@@ -75,11 +75,28 @@ def input_names(path):
     return [value.name for value in onnx.load(path, load_external_data=False).graph.input]
 
 
-@pytest.mark.parametrize(("dtype", "opset"), [(torch.float16, 18), (torch.float32, 23)])
+def torchscript_export(module, args, axes, path):
+    """Export as optimum does; ``axes``: the named ones of each input."""
+    torch.onnx.export(
+        module.eval(), args, path, input_names=list(axes), dynamic_axes=axes, opset_version=17,
+        dynamo=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opset"), [(torch.float16, 18), (torch.float32, 23), (torch.float32, 17)]
+)
 def test_decoder_of_torch_onnx_is_fused_throughout(tmp_path, dtype, opset):
+    """That of opset 17 is exported without dynamo, and computes sizes that are known."""
     module, example = tiny_llama(dtype), arguments(dtype, 2, 3, 5)
-    dynamic = ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}, tuple({0: AUTO, 2: AUTO} for _ in range(4)))
-    stock_export(module, example, dynamic, tmp_path / "stock.onnx", opset)
+    if opset == 17:
+        axes = {"ids": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "keys"}}
+        axes |= {f"past_{i}": {0: "rows", 2: "past"} for i in range(4)}
+        torchscript_export(module, example, axes, tmp_path / "stock.onnx")
+    else:
+        caches = tuple({0: AUTO, 2: AUTO} for _ in range(4))
+        dynamic = ({0: AUTO, 1: AUTO}, {0: AUTO, 1: AUTO}, caches)
+        stock_export(module, example, dynamic, tmp_path / "stock.onnx", opset)
     report = convert(tmp_path / "stock.onnx", tmp_path / "fused.onnx")
     assert {k: n for k, n in report.nodes.items() if k.startswith("npu::")} == DECODER
     assert report.left == {} and report.without_body == []
@@ -129,18 +146,13 @@ def test_encoder_of_torch_onnx(tmp_path, dynamo, caplog):
         stock_export(Encoder(), (ids, mask), dynamic, tmp_path / "stock.onnx", 18)
     else:
         axes = {"ids": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "tokens"}}
-        torch.onnx.export(
-            Encoder().eval(), (ids, mask), tmp_path / "stock.onnx", input_names=list(axes),
-            dynamic_axes=axes, opset_version=17, dynamo=False,
-        )  # fmt: skip
+        torchscript_export(Encoder(), (ids, mask), axes, tmp_path / "stock.onnx")
     caplog.clear()
     report = convert(tmp_path / "stock.onnx", tmp_path / "fused.onnx")
     assert not [record for record in caplog.records if record.levelname == "WARNING"]
     fused = {k: n for k, n in report.nodes.items() if k.startswith("npu::")}
-    # Without dynamo the file computes the number of heads, and their attention stays.
-    attention = {"npu::NPUFusedInferAttentionScore": 2} if dynamo else {}
-    assert fused == {**attention, "npu::NPUGeluV2": 2}
-    assert len(report.left) == 2 * (not dynamo)
+    assert fused == {"npu::NPUFusedInferAttentionScore": 2, "npu::NPUGeluV2": 2}
+    assert report.left == {}
     with torch.no_grad():
         expected = Encoder()(ids, mask)[mask.bool()]
     names = [
