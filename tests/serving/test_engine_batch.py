@@ -130,6 +130,18 @@ def test_a_waiting_request_is_cancelled(small_cache):
     assert not batch.busy
 
 
+def test_prompts_that_come_at_once_are_read_in_turn(served_directory):
+    rows = prompts(*[100] * 8)
+    batch = open_batch(served_directory)
+    for key, row in enumerate(rows):
+        batch.add(Submit(key, row, Sampling(6, greedy=True)))
+    started = []
+    tokens, _, _ = run(batch, lambda step: started.append(step.started))
+    # Three have 300 tokens; the next ones enter when the first have been read.
+    assert started[:4] == [[0, 1, 2], [3, 4, 5], [6, 7], []]
+    assert [tokens[key] for key in range(8)] == expected_tokens(served_directory, rows, 6)
+
+
 def test_options_are_of_each_request(small_cache):
     row = prompts(9)[0]
     asked = {

@@ -34,6 +34,11 @@ _REASONS = {
 # Guessed tokens of a step, of all requests together: more of them cost more than they save.
 _MOST_GUESSED = 8
 _NO_GRAMMAR = "Error creating grammar: "
+# Running answers wait while a step reads prompts, and all prompts of a step get their first token
+# together. So prompts that come at once are handed over in turn, those of as many tokens at a time,
+# and of more beside many answers: these would have to wait too often.
+_READ_AT_ONCE = 256
+_READ_BESIDE_ANSWER = 8
 _RETRIES = 2  # of a step, before a grammar is taken for the cause
 _TOO_COMPLEX = "the grammar has become too complex to go on with the answer"
 # Failures of one request; any other failure is the engine's.
@@ -133,8 +138,14 @@ class Batch:
     def _hand_over(self, step: Step) -> None:
         # A suspect is the cause if the others go on without it.
         waits = self._full or self._suspects
+        unread = sum(each.prompt for each in self._running.values() if not each.decoding)
+        answers = sum(each.decoding for each in self._running.values())
+        enough = max(_READ_AT_ONCE, _READ_BESIDE_ANSWER * answers)
         while self._waiting and len(self._running) < self._capacity and not waits:
+            if unread >= enough:
+                break
             sequence = self._waiting.popleft()
+            unread += sequence.prompt
             submitted = sequence.submitted
             try:
                 sequence.request = self._engine.create_request()
