@@ -8,21 +8,11 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from tokenizers import decoders
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 _INCREMENTAL = codecs.getincrementaldecoder("utf-8")
-
-
-def _characters() -> dict[int, int]:
-    """Return the byte for which each character stands in the vocabulary, as GPT-2 has them.
-
-    Printable bytes stand for themselves, others, in their order, for characters from 256 on.
-    """
-    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in own]
-    return {byte: byte for byte in own} | {256 + i: byte for i, byte in enumerate(others)}
-
-
-_BYTES = _characters()
+# The byte for which each character stands in the vocabulary.
+_BYTES = {ord(character): byte for byte, character in bytes_to_unicode().items()}
 _ALPHABET = frozenset(map(chr, _BYTES))
 
 
