@@ -109,16 +109,12 @@ def _target(shape: ir.Shape, sizes: list[int | ir.SymbolicDim | None]) -> list[i
     target, left = [], list(shape)
     for axis, size in enumerate(sizes):
         if isinstance(size, ir.SymbolicDim):
-            if size.value is None or axis >= len(shape) or shape[axis] != size:
-                return None
-            left[axis] = 1
-            size = _COPIED
-        elif size == _COPIED:
-            if axis >= len(shape):
-                return None
-            left[axis] = 1
-        if size is None:
+            copied = size.value is not None and axis < len(shape) and shape[axis] == size
+            size = _COPIED if copied else None
+        if size is None or (size == _COPIED and axis >= len(shape)):
             return None
+        if size == _COPIED:
+            left[axis] = 1
         target.append(size)
     known = math.prod(size for size in target if size not in (_COPIED, _DEDUCED))
     if target.count(_DEDUCED) == 1 and all(isinstance(size, int) for size in left):

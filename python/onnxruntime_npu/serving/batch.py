@@ -137,13 +137,12 @@ class Batch:
 
     def _hand_over(self, step: Step) -> None:
         # A suspect is the cause if the others go on without it.
-        waits = self._full or self._suspects
+        if not self._waiting or self._full or self._suspects:
+            return
         unread = sum(each.prompt for each in self._running.values() if not each.decoding)
         answers = sum(each.decoding for each in self._running.values())
         enough = max(_READ_AT_ONCE, _READ_BESIDE_ANSWER * answers)
-        while self._waiting and len(self._running) < self._capacity and not waits:
-            if unread >= enough:
-                break
+        while self._waiting and len(self._running) < self._capacity and unread < enough:
             sequence = self._waiting.popleft()
             unread += sequence.prompt
             submitted = sequence.submitted
