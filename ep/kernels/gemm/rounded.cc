@@ -43,10 +43,9 @@ class RoundedProduct {
         from_(from),
         bits_(BitsOf(b_dtype)),
         group_(GroupOf(dtype, from)),
-        tiles_(SelectRoundedTiles(bits_, a.rows, group_)),
+        multiply_(SelectRoundedBlock(bits_, a.rows, group_)),
         dot_(SelectRoundedDot(bits_)),
-        block_(dtype, a, group_, kIntegerOperands.Contains(dtype) ? from.a_zero_point : 0,
-               tiles_ ? kTileSlivers : kVectorSlivers, scratch.a) {
+        block_(dtype, a, group_, kIntegerOperands.Contains(dtype) ? from.a_zero_point : 0, multiply_.order, scratch.a) {
     // Sums of integers begin with what is added to each column, instead of ending with it.
     const Addend& addend = epilogue.addend;
     if (block_.integers() && addend.data && addend.row_stride == 0 && addend.scale == 1.0f)
@@ -83,16 +82,21 @@ class RoundedProduct {
     // What the other columns of the last panel hold is not stored.
     const PanelScales scales = LoadScales(n0, columns);
     const int64_t slivers = block_.slivers();
-    const SliverOrder order = tiles_ ? kTileSlivers : kVectorSlivers;
-    const int64_t tile_elements = order.rows * kPanelColumns;
-    float* tiles = static_cast<float*>(scratch.tiles.Reserve((tiles_ ? slivers : 1) * tile_elements * 4));
-    if (tiles_) tiles_(block_, stored, scales, scratch.multiplied, tiles);
+    const RoundedBlockFunction multiply = multiply_.function;
+    const int64_t tile_elements = multiply_.order.rows * kPanelColumns;
+    float* tiles = static_cast<float*>(scratch.tiles.Reserve((multiply ? slivers : 1) * tile_elements * 4));
+    if (multiply) multiply(block_, stored, scales, scratch.multiplied, tiles);
     for (int64_t s = 0; s < slivers; ++s) {
       const RoundedRows a = block_.Sliver(s);
-      float* tile = tiles_ ? tiles + s * tile_elements : tiles;
-      if (!tiles_) dot_(a, stored, scales, tile);
+      float* tile = multiply ? tiles + s * tile_elements : tiles;
+      if (!multiply) dot_(a, stored, scales, tile);
       StoreTile({tile, a.results(), columns, m0 + s * block_.sliver_rows(), n0}, c_, epilogue_, nullptr);
     }
+  }
+
+  // What the next panel reads, while this one is multiplied.
+  static void PrefetchNext(const void* data, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(static_cast<const char*>(data) + i);
   }
 
   PanelScales LoadScales(int64_t n0, int64_t columns) const {
@@ -102,11 +106,16 @@ class RoundedProduct {
     DispatchFloats("Gemm", from_.dtype, [&](auto type) {
       using T = decltype(type);
       const auto load = [&](const void* data, int64_t panel, float* to) {
+        if (panel != 0) {  // packed: those of all groups lie side by side, whole panels
+          const T* from = GroupValues<T>::At(from_, data, panel, 0, n0).data;
+          LoadFloats(from, 1, half, to);
+          PrefetchNext(from + half, half * static_cast<int64_t>(sizeof(T)));
+          return;
+        }
         for (int64_t g = 0; g < stored_groups; ++g, to += kPanelColumns) {
           const auto from = GroupValues<T>::At(from_, data, panel, g, n0);
           // The next panel's are not in the order in which memory is prefetched.
-          if (panel == 0 && from.stride == 1 && n0 + 2 * kPanelColumns <= b_.columns)
-            __builtin_prefetch(from.data + kPanelColumns);
+          if (from.stride == 1 && n0 + 2 * kPanelColumns <= b_.columns) __builtin_prefetch(from.data + kPanelColumns);
           LoadFloats(from.data, from.stride, columns, to);
           std::fill(to + columns, to + kPanelColumns, 0.0f);
         }
@@ -136,8 +145,8 @@ class RoundedProduct {
   Dequantization from_;
   int bits_;
   int64_t group_;  // of K
-  RoundedTilesFunction tiles_;
-  RoundedDotFunction dot_;  // without tile registers
+  RoundedBlock multiply_;
+  RoundedDotFunction dot_;  // where blocks have no function
   RowRounding block_;
   Addend first_;
 };

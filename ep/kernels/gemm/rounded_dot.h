@@ -22,18 +22,27 @@ inline constexpr SliverOrder kVectorSlivers{.rows = 12, .unit = 4};
 using RoundedDotFunction = void (*)(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales,
                                     float* tile);
 RoundedDotFunction SelectRoundedDot(int bits);
-// Null without AVX2, and without the dot products of ARM64.
-RoundedDotFunction Avx2RoundedDot(int bits);
+// Null without the dot products of ARM64.
 RoundedDotFunction NeonRoundedDot(int bits);
+
+// The same for all slivers of a block, whose tiles are order.rows * kPanelColumns apart, with the same bits: what is
+// unpacked of the panel serves all of them.
+using RoundedBlockFunction = void (*)(const RowRounding& a, const uint8_t* stored, const PanelScales& scales,
+                                      AlignedBuffer& memory, float* tiles);
+struct RoundedBlock {
+  RoundedBlockFunction function = nullptr;
+  SliverOrder order = kVectorSlivers;
+};
+// Without a function where single slivers are as fast.
+RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group);
 
 // Of tile registers: two tiles of 16 rows of 64 integers.
 inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
-// The same for all slivers of a block, whose tiles are kTileSlivers.rows * kPanelColumns apart, with the same bits.
-using RoundedTilesFunction = void (*)(const RowRounding& a, const uint8_t* stored, const PanelScales& scales,
-                                      AlignedBuffer& memory, float* tiles);
 // Smaller groups fill too small a part of a tile.
 inline constexpr int64_t kSmallestTileGroup = 32;
 // Null without tile registers, and where they take longer: few rows or small groups.
-RoundedTilesFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
+RoundedBlockFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
+// Null without AVX2.
+RoundedBlockFunction Avx2RoundedBlock(int bits);
 
 }  // namespace npu::gemm

@@ -160,9 +160,13 @@ RoundedDotFunction SelectRoundedDot(int bits) {
 #if defined(__AVX512F__)
   if (Features().avx512_vnni) return bits == 8 ? &VnniDotOfRows<8> : &VnniDotOfRows<4>;
 #endif
-  if (const RoundedDotFunction dot = Avx2RoundedDot(bits)) return dot;
   if (const RoundedDotFunction dot = NeonRoundedDot(bits)) return dot;
   return bits == 8 ? &PlainDot<8> : &PlainDot<4>;
+}
+
+RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group) {
+  if (const RoundedBlockFunction tiles = SelectRoundedTiles(bits, rows, group)) return {tiles, kTileSlivers};
+  return {Features().avx512_vnni ? nullptr : Avx2RoundedBlock(bits), kVectorSlivers};
 }
 
 }  // namespace npu::gemm

@@ -195,14 +195,14 @@ void MultiplyTiles(const RowRounding& a, const uint8_t* stored, const PanelScale
 
 }  // namespace
 
-RoundedTilesFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group) {
+RoundedBlockFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group) {
   if (!Features().amx_int8 || rows < kFewestRows || group < kSmallestTileGroup) return nullptr;
   return bits == 8 ? &MultiplyTiles<8> : &MultiplyTiles<4>;
 }
 
 #else
 
-RoundedTilesFunction SelectRoundedTiles(int, int64_t, int64_t) { return nullptr; }
+RoundedBlockFunction SelectRoundedTiles(int, int64_t, int64_t) { return nullptr; }
 
 #endif
 
