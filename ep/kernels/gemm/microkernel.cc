@@ -144,6 +144,7 @@ const MicroKernel* FloatKernel(PanelFormat format) {
     case PanelFormat::kPairsFloat16:
     case PanelFormat::kQuads:
     case PanelFormat::kSplitFloat16:
+    case PanelFormat::kWords:
       return nullptr;
   }
   return nullptr;
@@ -165,6 +166,14 @@ const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m) {
   if (amx && (m > few_rows || !vectors)) return *amx;
   if (vectors) return *vectors;
   return format == PanelFormat::kQuads ? IntegerKernel(dtype == DType::kUInt8) : *FloatKernel(format);
+}
+
+const MicroKernel& SelectProductKernel(DType dtype, PanelFormat format, int64_t m) {
+  const MicroKernel& kernel = SelectKernel(dtype, format, m);
+  const MicroKernel* words = WordKernel();
+  // For a single sliver widening a panel takes longer than splitting its bytes while they are multiplied.
+  const bool widens = words && m > kernel.sliver_rows && &kernel == &IntegerKernel(dtype == DType::kUInt8);
+  return widens ? *words : kernel;
 }
 
 }  // namespace npu::gemm

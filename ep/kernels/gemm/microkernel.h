@@ -139,12 +139,16 @@ struct MicroKernel {
 // The kernel for A of `dtype`, panels of `format` and a GEMM of `m` rows on this machine.
 const MicroKernel& SelectKernel(DType dtype, PanelFormat format, int64_t m);
 
+// The same for a product that may expand the panels that it multiplies.
+const MicroKernel& SelectProductKernel(DType dtype, PanelFormat format, int64_t m);
+
 // The kernels of one instruction set; null if this build or machine lacks it.
 const MicroKernel* FloatKernel(PanelFormat format);
 const MicroKernel* Bf16Kernel();
 const MicroKernel* AmxKernel(DType dtype, PanelFormat format);
 const MicroKernel* IntegerDotKernel(DType a);       // panels of quads
 const MicroKernel& IntegerKernel(bool unsigned_a);  // of every level, panels of quads
+const MicroKernel* WordKernel();                    // panels of words
 
 // Create one around the micro-kernels of a thread: configures the tile registers if the kernel uses them. With `rows`
 // they multiply slivers of as many rows only, of which no others are read.

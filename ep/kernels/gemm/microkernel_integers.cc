@@ -24,7 +24,7 @@ inline Words ShiftLeft(Words v) { return _mm512_slli_epi16(v, 8); }
 inline Words ShiftRight(Words v, bool is_unsigned) {
   return is_unsigned ? _mm512_srli_epi16(v, 8) : _mm512_srai_epi16(v, 8);
 }
-constexpr int kIntegerRows = 8;
+constexpr int kIntegerRows = 8, kWordRows = 12;
 #else
 using Words = __m256i;
 inline Words Load(const void* p) { return _mm256_load_si256(static_cast<const __m256i*>(p)); }
@@ -37,6 +37,7 @@ inline Words ShiftRight(Words v, bool is_unsigned) {
   return is_unsigned ? _mm256_srli_epi16(v, 8) : _mm256_srai_epi16(v, 8);
 }
 constexpr int kIntegerRows = 4;  // 8 sums, 4 operands from B and 2 from A in 16 registers
+constexpr int kWordRows = 4;     // 8 sums, two vectors of B, and what is multiplied
 #endif
 
 // Bytes as 16-bit integers, those at even positions and those at odd ones: then the sum of two products is exact, which
@@ -110,6 +111,58 @@ void IntegerTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahea
   }
 }
 
+#if defined(__AVX2__)
+
+// The same of words, which nothing has to be split for: two rows of K per stored row.
+template <int kRows>
+void WordTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
+              bool accumulate) {
+  Prefetch prefetch = ahead;
+  constexpr int kChunk = 16;  // steps along a row in one chunk
+  RowPointers<kRows> a(sliver);
+  const char* b = static_cast<const char*>(b_panel);
+  Words sum[kRows][2];
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+    sum[r][0] = accumulate ? Load(tile + r * kPanelColumns) : Broadcast(0);
+    sum[r][1] = accumulate ? Load(tile + r * kPanelColumns + kLanes) : Broadcast(0);
+  }
+  for (int64_t left = (depth + 1) / 2; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
+    const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
+    prefetch.Chunk();
+    // With one in turn the compiler copies every sum.
+#pragma GCC unroll 2
+    for (int s = 0; s < steps; ++s) {
+      prefetch.Row<kPanelColumns * 4>();
+      const Words low = Load(b), high = Load(b + kLanes * 4);
+#pragma GCC unroll 12
+      for (int r = 0; r < kRows; ++r) {
+        const Words of_row = Broadcast(a.template Read<int>(r, s * 4));
+        sum[r][0] = Add(sum[r][0], SumsOfPairs(low, of_row));
+        sum[r][1] = Add(sum[r][1], SumsOfPairs(high, of_row));
+      }
+      b += kPanelColumns * 4;
+    }
+  }
+#pragma GCC unroll 12
+  for (int r = 0; r < kRows; ++r) {
+    Store(tile + r * kPanelColumns, sum[r][0]);
+    Store(tile + r * kPanelColumns + kLanes, sum[r][1]);
+  }
+}
+
+template <int... kRows>
+MicroKernel MakeWordKernel(std::integer_sequence<int, kRows...>) {
+  return {.sliver_format = SliverFormat::kWords,
+          .sliver_rows = sizeof...(kRows),
+          .row_multiple = 1,
+          .depth_multiple = 2,
+          .rows_per_panel = 48,
+          .functions = {nullptr, &WordTile<kRows + 1>...}};
+}
+
+#endif
+
 template <bool kUnsignedLeft, int... kRows>
 MicroKernel MakeIntegerKernel(std::integer_sequence<int, kRows...>) {
   return {.sliver_format = SliverFormat::kBytes,
@@ -128,5 +181,37 @@ const MicroKernel& IntegerKernel(bool unsigned_a) {
   static const MicroKernel unsigned_left = MakeIntegerKernel<true>(Rows{});
   return unsigned_a ? unsigned_left : signed_left;
 }
+
+#if defined(__AVX2__)
+
+const MicroKernel* WordKernel() {
+  static const MicroKernel kernel = MakeWordKernel(std::make_integer_sequence<int, kWordRows>{});
+  return &kernel;
+}
+
+void WidenQuads(const void* quads, int64_t depth, void* out) {
+  constexpr int64_t kColumns = 8;  // at a time
+  const auto* from = static_cast<const __m256i*>(quads);
+  auto* to = static_cast<__m256i*>(out);
+  constexpr int64_t kVectors = kPanelColumns / kColumns;
+  // In each half the first two rows of K of four columns, then the last two.
+  const __m256i pairs =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15));
+  constexpr int kFirstPairsFirst = 0xd8;
+  for (int64_t row = 0; row < (depth + 3) / 4; ++row, to += 2 * kVectors)
+    for (int64_t v = 0; v < kVectors; ++v, ++from) {
+      const __m256i halves = _mm256_shuffle_epi8(_mm256_load_si256(from), pairs);
+      const __m256i both = _mm256_permute4x64_epi64(halves, kFirstPairsFirst);
+      _mm256_store_si256(to + v, _mm256_cvtepi8_epi16(_mm256_castsi256_si128(both)));
+      _mm256_store_si256(to + kVectors + v, _mm256_cvtepi8_epi16(_mm256_extracti128_si256(both, 1)));
+    }
+}
+
+#else
+
+const MicroKernel* WordKernel() { return nullptr; }
+void WidenQuads(const void*, int64_t, void*) {}
+
+#endif
 
 }  // namespace npu::gemm

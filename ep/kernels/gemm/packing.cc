@@ -191,6 +191,7 @@ int64_t PaddedDepth(PanelFormat format, int64_t k) {
   if (format == PanelFormat::kPairs) multiple = Features().amx_bf16 ? 32 : 2;
   if (format == PanelFormat::kPairsFloat16 || format == PanelFormat::kSplitFloat16) multiple = 32;
   if (format == PanelFormat::kQuads) multiple = Features().amx_int8 ? 64 : 4;
+  if (format == PanelFormat::kWords) multiple = 4;
   return (k + multiple - 1) / multiple * multiple;
 }
 
@@ -229,7 +230,8 @@ void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t dept
 
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out) {
-  if (ElementBytes(format) == 1) return PackByteSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
+  if (ElementBytes(format) == 1 || format == SliverFormat::kWords)
+    return PackIntegerSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kSplitFloat16) return PackSplitSliver(a, m0, rows, stored_rows, k0, depth, out);
   if (format == SliverFormat::kHalves && dtype == DType::kFloat32)
     return PackRows<float>(a, m0, rows, stored_rows, k0, depth, static_cast<BFloat16*>(out));

@@ -24,6 +24,7 @@ enum class PanelFormat {
   kPairsFloat16,  // idem, float16: AMX-FP16 only
   kQuads,         // [K/4][columns][4], int8, preceded by the column sums
   kSplitFloat16,  // float16 as three bfloat16, made of kFloat16 where it is multiplied: split_float16.h
+  kWords,         // [K/2][columns][2], int16, made of kQuads where it is multiplied
 };
 
 PanelFormat FormatOf(DType dtype);
@@ -54,6 +55,9 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
 // Subtracted from the elements of an integer B to store them signed.
 inline int32_t StoredShift(DType dtype) { return dtype == DType::kUInt8 ? 128 : 0; }
 
+// `depth` rows of a panel of kQuads, without its header, become one of kWords. Where WordKernel is not null.
+void WidenQuads(const void* quads, int64_t depth, void* out);
+
 // Copies column j of a panel, `depth` elements.
 void UnpackColumn(PanelFormat format, const void* panel, int64_t j, int64_t depth, void* out);
 
@@ -65,12 +69,14 @@ enum class SliverFormat {
   kUnsignedBytes,  // uint8 unconverted, int8 plus 128
   kSignedBytes,    // int8 unconverted, uint8 less 128
   kSplitFloat16,   // float16 as three bfloat16, each in a chunk of its own: split_float16.h
+  kWords,          // 8-bit integers as int16
 };
 
 inline constexpr int64_t kChunkBytes = 64;
 inline int64_t ElementBytes(SliverFormat format) {
   if (format == SliverFormat::kSplitFloat16) return 6;
-  return format == SliverFormat::kFloat32 ? 4 : format == SliverFormat::kHalves ? 2 : 1;
+  if (format == SliverFormat::kHalves || format == SliverFormat::kWords) return 2;
+  return format == SliverFormat::kFloat32 ? 4 : 1;
 }
 // Whether a sliver stores elements of `dtype` unconverted, so that rows can be read in place.
 inline bool HoldsAsIs(SliverFormat format, DType dtype) {
@@ -86,6 +92,7 @@ inline bool HoldsAsIs(SliverFormat format, DType dtype) {
     case SliverFormat::kSignedBytes:
       return dtype == DType::kInt8;
     case SliverFormat::kSplitFloat16:
+    case SliverFormat::kWords:
       return false;
   }
   return false;
@@ -107,8 +114,8 @@ inline int64_t SliverBytes(SliverFormat format, int64_t rows, int64_t depth) {
 // zero.
 void PackSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
                 int64_t k0, int64_t depth, void* out);
-void PackByteSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
-                    int64_t k0, int64_t depth, void* out);
+void PackIntegerSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
+                       int64_t k0, int64_t depth, void* out);
 
 // Sums of `count` rows of an integer A, starting at row m0.
 void SumRows(DType dtype, const Matrix& a, int64_t m0, int64_t count, int32_t* out);

@@ -27,16 +27,37 @@ void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t column
       for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
 }
 
-template <class Elements>
-void FillRow(Elements a, int64_t stride, int64_t depth, int64_t stored_rows, uint8_t shift, uint8_t* out) {
-  for (; depth >= kChunkBytes; depth -= kChunkBytes, out += stored_rows * kChunkBytes) {
-    for (int64_t i = 0; i < kChunkBytes; ++i)
-      out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
-    a = a + kChunkBytes * stride;
+// One row of a sliver, whose elements are stored as `To`.
+template <class To, class Elements>
+void FillRow(Elements a, int64_t stride, int64_t depth, int64_t stored_rows, To shift, To* out) {
+  constexpr int64_t kChunk = kChunkBytes / sizeof(To);
+  const auto stored = [&](int64_t i) { return static_cast<To>(static_cast<To>(a[i * stride]) + shift); };
+  for (; depth >= kChunk; depth -= kChunk, out += stored_rows * kChunk) {
+    for (int64_t i = 0; i < kChunk; ++i) out[i] = stored(i);
+    a = a + kChunk * stride;
   }
   if (depth == 0) return;
-  for (int64_t i = 0; i < depth; ++i) out[i] = static_cast<uint8_t>(static_cast<uint8_t>(a[i * stride]) + shift);
-  std::fill(out + depth, out + kChunkBytes, uint8_t{0});
+  for (int64_t i = 0; i < depth; ++i) out[i] = stored(i);
+  std::fill(out + depth, out + kChunk, To{0});
+}
+
+template <class To>
+void FillSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
+                int64_t k0, int64_t depth, To* to) {
+  constexpr int64_t kChunk = kChunkBytes / sizeof(To);
+  const To shift = static_cast<To>(SliverShift(format, dtype));
+  for (int64_t r = 0; r < rows; ++r) {
+    WithElements(dtype, a, (m0 + r) * a.row_stride + k0 * a.column_stride, [&](auto elements) {
+      // A copy where rows are dense: the compiler then knows the stride.
+      if (a.column_stride == 1) {
+        FillRow(elements, 1, depth, stored_rows, shift, to + r * kChunk);
+      } else {
+        FillRow(elements, a.column_stride, depth, stored_rows, shift, to + r * kChunk);
+      }
+    });
+  }
+  for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunk, to += stored_rows * kChunk)
+    std::fill(to + rows * kChunk, to + stored_rows * kChunk, To{0});
 }
 
 }  // namespace
@@ -62,22 +83,11 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
       sums[j] += static_cast<uint32_t>(quads[4 * j] + quads[4 * j + 1] + quads[4 * j + 2] + quads[4 * j + 3]);
 }
 
-void PackByteSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
-                    int64_t k0, int64_t depth, void* out) {
-  auto* to = static_cast<uint8_t*>(out);
-  const uint8_t shift = static_cast<uint8_t>(SliverShift(format, dtype));
-  for (int64_t r = 0; r < rows; ++r) {
-    WithElements(dtype, a, (m0 + r) * a.row_stride + k0 * a.column_stride, [&](auto elements) {
-      // A copy where rows are dense: the compiler then knows the stride.
-      if (a.column_stride == 1) {
-        FillRow(elements, 1, depth, stored_rows, shift, to + r * kChunkBytes);
-      } else {
-        FillRow(elements, a.column_stride, depth, stored_rows, shift, to + r * kChunkBytes);
-      }
-    });
-  }
-  for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunkBytes, to += stored_rows * kChunkBytes)
-    std::fill(to + rows * kChunkBytes, to + stored_rows * kChunkBytes, uint8_t{0});
+void PackIntegerSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,
+                       int64_t k0, int64_t depth, void* out) {
+  if (format == SliverFormat::kWords)
+    return FillSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, static_cast<int16_t*>(out));
+  FillSliver(format, dtype, a, m0, rows, stored_rows, k0, depth, static_cast<uint8_t*>(out));
 }
 
 void SumRows(DType dtype, const Matrix& a, int64_t m0, int64_t count, int32_t* out) {

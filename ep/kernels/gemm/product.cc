@@ -19,6 +19,11 @@ constexpr int64_t kPackGrainBytes = 32 << 10;
 
 std::atomic<uint64_t> last_product{0};
 
+PanelFormat MultipliedFormat(const MicroKernel& kernel, PanelFormat format) {
+  if (kernel.sliver_format == SliverFormat::kSplitFloat16) return PanelFormat::kSplitFloat16;
+  return kernel.sliver_format == SliverFormat::kWords ? PanelFormat::kWords : format;
+}
+
 }  // namespace
 
 ProductScratch& ProductScratch::OfThisThread() {
@@ -39,8 +44,8 @@ Product::Product(DType dtype, const Matrix& a, DType b_dtype, const Matrix& b, c
       stored_b_(stored_b),
       quantized_bits_(dequantization.scale ? BitsOf(b_dtype) : 0),
       format_(quantized_bits_ ? ExpandedFormat(dtype) : FormatOf(stored_b)),
-      kernel_(SelectKernel(dtype, format_, a.rows)),
-      multiplied_format_(kernel_.sliver_format == SliverFormat::kSplitFloat16 ? PanelFormat::kSplitFloat16 : format_),
+      kernel_(SelectProductKernel(dtype, format_, a.rows)),
+      multiplied_format_(MultipliedFormat(kernel_, format_)),
       blocking_(ChooseBlocking(kernel_, multiplied_format_,
                                quantized_bits_ || multiplied_format_ != format_ ? RightSide::kExpanded
                                : packed_b                                       ? RightSide::kPacked
@@ -182,7 +187,7 @@ void Product::RunBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_b
         } else {
           functions[kernel_.StoredRows(rows)](SliverAt(s, kb), b, prefetch, depth, tile, kb > 0);
         }
-        prefetch.data += depth / RowDepth(format_) * prefetch.step;
+        prefetch.data += depth / RowDepth(multiplied_format_) * prefetch.step;
 
         if (last) {
           Store(finished);
@@ -279,6 +284,11 @@ const void* Product::PanelOf(int64_t panel, int64_t k0, int64_t depth) {
     SplitPanel(rows, depth, split);
     return split;
   }
+  if (multiplied_format_ == PanelFormat::kWords) {
+    void* words = buffer.Reserve(PanelBytes(multiplied_format_, depth));
+    WidenQuads(rows, depth, words);
+    return words;
+  }
   if (!upcast_) return rows;
   float* wide = static_cast<float*>(buffer.Reserve(PanelBytes(PanelFormat::kFloat32, depth)));
   ToFloat(static_cast<const Float16*>(rows), wide, depth * kPanelColumns);
@@ -328,7 +338,8 @@ void Product::MultiplyStored(const Sliver& sliver, int64_t rows, const void* sto
 // multiplied.
 Prefetch Product::FirstPrefetch(const void* b, int64_t next_panel, int64_t passes, int64_t k0) {
   if (quantized_bits_) return {static_cast<const char*>(b), 0};  // the expansion prefetches
-  const int64_t row_bytes = RowBytes(format_);
+  // Of what is packed, for each row that the kernel reads.
+  const int64_t row_bytes = RowBytes(format_) * RowDepth(multiplied_format_) / RowDepth(format_);
   if (!packed_b_ || (passes == 1 && !upcast_))
     return {static_cast<const char*>(b) + Prefetch::Distance(blocking_.sliver_rows), row_bytes};
   return {static_cast<const char*>(PackedPanelOf(next_panel, k0, 0)), (row_bytes + passes - 1) / passes};
