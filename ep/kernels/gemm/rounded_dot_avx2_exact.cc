@@ -164,7 +164,7 @@ class GroupScale {
 // Rows of A from one row of a sliver on, in a chunk of a group, and what becomes of their products.
 struct BlockRows {
   const int8_t* values;
-  int64_t next;   // from a quad of a row to the one behind it
+  int64_t next;   // bytes from a quad of a row, as it is multiplied, to the one behind it
   RowSums* sums;  // of the chunks before
   const int32_t* row_sums;
   const float* row_scales;
@@ -285,7 +285,6 @@ class Chunk {
       for (int64_t i = 0; i < count; ++i) words[i] = a.values[i];
       a.values = reinterpret_cast<const int8_t*>(words);
     }
-    a.next = rows * kQuadBytesOfA<bits>;
     const auto from_panel = [&](int64_t i) { return Step<bits>(stored_ + i * kStepBytes<bits>); };
     const auto from_memory = [&](int64_t i) { return Step<bits>(unpacked_ + 2 * i); };
     for (int64_t r = begin; r < end; r += kBlock) {
@@ -314,7 +313,7 @@ template <int bits>
 inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m256i (&columns)[2]) {
   __m256i first = _mm256_setzero_si256(), last = first;
   if constexpr (bits == 4) {
-    constexpr int64_t kPairs = 8;  // as in AddNibbles
+    constexpr int64_t kPairs = 8;  // as in SumNibbles
     const __m256i ones = _mm256_set1_epi16(1);
     for (int64_t q = 0; q < quads;) {
       __m256i of_first = _mm256_setzero_si256(), of_last = of_first;
@@ -406,7 +405,7 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
         const Chunk<bits, Kind> chunk(stored + q * kQuadBytes<bits> + 2 * column, quads, of_first.rows > kBlock);
         const auto rows_of = [&](const RoundedRows& a, int64_t s) {
           return BlockRows{.values = a.values + q * a.rows * 4,
-                           .next = 0,
+                           .next = a.rows * kQuadBytesOfA<bits>,
                            .sums = sums + s * kVectorSlivers.rows,
                            .row_sums = a.sums + g * a.stride,
                            .row_scales = a.scales + g * a.stride,
