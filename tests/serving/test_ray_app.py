@@ -46,6 +46,8 @@ def test_a_replica_is_killed_under_load(served_directory):
         "ORT_NPU_DEVICE_COUNT": "2",
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_AUTH_MODE": "disabled",  # no token is written to the home folder
+        # On a busy machine Ray's own processes take longer to start than the 5 s it gives them.
+        "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     }
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("ray_trial.py")), str(served_directory)],

@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from .api_errors import bad_request
+from .api_errors import ApiError, bad_request
 
 # While a body is parsed, nobody gets a token. Texts cost little, but a body of the default size has
 # room for more than a million lists, which take seconds.
@@ -19,7 +19,12 @@ _HALF_CHARACTER = re.compile(rb"\\u[dD][89a-fA-F]")  # of a pair, or alone
 
 
 class BoundedRoute(APIRoute):
-    """A path whose bodies are bounded."""
+    """A path whose bodies are bounded, and which answers HEAD where it answers GET."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.methods and "GET" in self.methods:
+            self.methods.add("HEAD")
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         """Return what answers a request."""
@@ -33,6 +38,10 @@ class BoundedRoute(APIRoute):
 
 class _BoundedRequest(Request):
     async def json(self) -> Any:
+        encoding = self.headers.get("content-encoding", "identity")
+        if encoding.lower() != "identity":
+            message = f"expected a body without Content-Encoding, got {encoding!r}"
+            raise ApiError(415, "unsupported_encoding", message)
         return parsed(await self.body())
 
 
@@ -51,7 +60,12 @@ def parsed(body: bytes) -> Any:
     if commas > _MOST_VALUES:
         raise bad_request(f"expected at most {_MOST_VALUES} values, got {commas}")
     # Bytes would be decoded with half characters, and in other encodings.
-    value = json.loads(body.decode("utf-8-sig"))
+    try:
+        text = body.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        message = f"expected a body in UTF-8, got {body[error.start]:#04x} at byte {error.start}"
+        raise bad_request(message, code="bad_body") from None
+    value = json.loads(text)
     if _HALF_CHARACTER.search(body):
         try:
             json.dumps(value, ensure_ascii=False).encode()

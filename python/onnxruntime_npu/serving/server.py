@@ -69,6 +69,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
     config = uvicorn.Config(
         app,
         http=impatient_protocol(settings.patience),
+        ws="none",  # else whichever library is installed would take connections over
         access_log=False,
         log_config=None,
         log_level="warning",
