@@ -132,6 +132,15 @@ def test_calls_of_the_model(pair, cache):
             "only supports",
         ),
         (lambda m: m.generate(torch.tensor([[1]]), max_tokens=3), "max_tokens"),
+        (
+            lambda m: m.generate(torch.tensor([[1]]), output_attentions=True),
+            "output_attentions expected false",
+        ),
+        (
+            lambda m: m.generate(torch.tensor([[1]]), output_hidden_states=True),
+            "output_hidden_states expected false",
+        ),
+        (lambda m: m.generate(inputs_embeds=torch.ones(1, 2, 4)), "inputs_embeds"),
         (lambda m: m.to("cuda"), "expected cpu or npu, got cuda"),
         (lambda m: m.to(torch.float16), "expected torch.float32, the exported dtype"),
     ],
@@ -168,10 +177,17 @@ def test_pipelines_generate_text(pair, errors):
         transformers.pipeline("text-generation", model=each, tokenizer=tokenizer)
         for each in (original, model)
     ]
+    (whole,) = pipelines[0]("Hello", **options)
+    begun = whole["generated_text"][len("Hello") :]
     expected, found = (
-        [each("Hello", **options), each(["Hello", "Hi"], batch_size=2, num_beams=2, **options)]
+        [
+            each("Hello", **options),
+            each(["Hello", "Hi"], batch_size=2, num_beams=2, **options),
+            each("Hello", stop_sequence=begun[1], **options),
+        ]
         for each in pipelines
     )
+    assert expected[0] != expected[2], "the stop string ends nothing"
     assert found == expected
     assert errors() == []
 

@@ -7,6 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, GenerationMixin
 from transformers.generation.configuration_utils import GenerationMode
 
@@ -44,6 +45,17 @@ class GeneratingModel(ExportedModel, GenerationMixin):
     def new_cache(self, length: int) -> Any:
         """Return an empty cache for rows of at most ``length`` tokens, padding included."""
 
+    def prepare_inputs_for_generation(  # type: ignore[override]
+        self, input_ids: torch.Tensor, **kwargs: Any
+    ) -> Any:
+        """Return what a step passes to the model, without the tokenizer of stop strings.
+
+        ``generate`` passes that on to ``forward``, where models of transformers drop what they do
+        not know.
+        """
+        kwargs.pop("tokenizer", None)
+        return super().prepare_inputs_for_generation(input_ids, **kwargs)  # type: ignore[misc, arg-type]
+
     def _prepare_cache_for_generation(
         self,
         generation_config: GenerationConfig,
@@ -64,6 +76,9 @@ class GeneratingModel(ExportedModel, GenerationMixin):
                 f"cache_implementation expected none, got "
                 f"{generation_config.cache_implementation}: the cache is the exported one"
             )
+        for name in ("output_attentions", "output_hidden_states"):
+            if getattr(generation_config, name):
+                raise ArgumentError(f"{name} expected false: an exported model has logits only")
         if generation_config.use_cache is False or model_kwargs.get("past_key_values") is not None:
             return
         model_kwargs["past_key_values"] = self.new_cache(max_cache_length + 1)
