@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -40,7 +41,9 @@ def test_ray_finds_the_type_of_the_arguments():
 
 
 @pytest.mark.slow
-def test_a_replica_is_killed_under_load(served_directory):
+def test_a_replica_is_killed_under_load(served_directory, tmp_path):
+    # The trial finds its engines by their directory, which the servers of other tests have, too.
+    directory = shutil.copytree(served_directory, tmp_path / "tiny")
     environment = {
         **os.environ,
         "ORT_NPU_DEVICE_COUNT": "2",
@@ -50,7 +53,7 @@ def test_a_replica_is_killed_under_load(served_directory):
         "RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60",
     }
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("ray_trial.py")), str(served_directory)],
+        [sys.executable, str(Path(__file__).with_name("ray_trial.py")), str(directory)],
         env=environment,
         capture_output=True,
         text=True,
