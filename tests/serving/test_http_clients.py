@@ -77,6 +77,12 @@ def test_an_offer_to_change_the_protocol_is_not_taken_up(connection, text, offer
     assert answered_text(connection) == text
 
 
+def test_many_offers_at_once_are_read_one_by_one(connection):
+    request = f"GET /health HTTP/1.1\r\nHost: a\r\n{OFFERS['h2c']}\r\n".encode()
+    connection.sendall(2000 * request + request.replace(b"Host: a", b"Connection: close"))
+    assert said(connection).count(b"HTTP/1.1 200 ") == 2001
+
+
 def test_a_tunnel_is_refused(connection):
     connection.sendall(b"CONNECT a:80 HTTP/1.1\r\nHost: a\r\n\r\n\x16\x03\x01")
     assert said(connection).startswith(b"HTTP/1.1 4")

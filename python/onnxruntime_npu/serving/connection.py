@@ -80,15 +80,19 @@ class ImpatientProtocol(HttpToolsProtocol):
         return self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
 
     def _parse(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as offer:
-            # The parser leaves the body to the other protocol, and reads nothing any more.
-            if self._would_change:
-                head, self.parser = self._head_without_offer(), httptools.HttpRequestParser(self)
-                self._parse(head + data[offer.args[0] :])
-            else:
+        rest = memoryview(data)
+        while True:
+            try:
+                self.parser.feed_data(rest)
+                return
+            except httptools.HttpParserUpgrade as offer:
+                # The parser leaves the body to the other protocol, and reads nothing any more.
+                rest = rest[offer.args[0] :]
+            if not self._would_change:
                 self.cycle.keep_alive = False
+                return
+            head, self.parser = self._head_without_offer(), httptools.HttpRequestParser(self)
+            self.parser.feed_data(head)
 
     def _head_without_offer(self) -> bytes:
         parser = self.parser
