@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 
 from .attach_bodies import attach_bodies
+from .branches import copy_outer_integers, graphs_of, share_weights_of_branches
 from .drop_casts import drop_casts
 from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .model_file import check_target, read, without_warnings, write
@@ -28,8 +30,9 @@ class ConversionReport:
     """What a conversion did.
 
     ``converted`` counts the applications of each rule; ``left`` gives a reason for the nodes, by
-    name, that a rule matched and left; ``nodes`` counts the written nodes by type; ``without_body``
-    lists the op types that need the NPU; ``files`` are the written sizes in bytes.
+    name, that a rule matched and left, those of branches and loops by ``node.branch/name``;
+    ``nodes`` counts the written nodes by type; ``without_body`` lists the op types that need the
+    NPU; ``files`` are the written sizes in bytes.
     """
 
     converted: dict[str, int] = field(default_factory=dict)
@@ -66,10 +69,12 @@ def convert(
     rules = all_rules()
     with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
+        copy_outer_integers(model)
         _infer_shapes(model)
-        while state_known_sizes(model.graph):
+        while sum(state_known_sizes(graph) for graph in graphs_of(model)):
             fold_constants_ir(model, onnx_shape_inference=False)
-            forget_unknown_sizes(model.graph)
+            for graph in graphs_of(model):
+                forget_unknown_sizes(graph)
             _infer_shapes(model)
         steps.update()
         for rule in rules:
@@ -78,9 +83,12 @@ def convert(
             steps.update()
         _infer_shapes(model)
         simplify(model)
-        joined = fuse_added_norms(model.graph)
-        drop_casts(model.graph)
-        tidy(model.graph)
+        share_weights_of_branches(model)
+        joined = 0
+        for graph in graphs_of(model):
+            joined += fuse_added_norms(graph)
+            drop_casts(graph)
+            tidy(graph)
         steps.update()
         report = _report(model, rules, joined)
         report.files = write(model, out)
@@ -96,12 +104,22 @@ def _report(model: ir.Model, rules: list[Rule], joined: int) -> ConversionReport
             report.converted[rule.name] = report.converted.get(rule.name, 0) + rule.count
     if joined:
         report.converted["addition before an RMSNorm"] = joined
-    present = set(model.graph.all_nodes())
+    names = dict(_named(model.graph))
     for rule in rules:
         for node, reason in rule.refusals.items():
-            if node in present:
-                report.left[node.name or str(node.outputs[0].name)] = f"{node.op_type}: {reason}"
+            if node in names:
+                report.left[names[node]] = f"{node.op_type}: {reason}"
     return report
+
+
+def _named(graph: ir.Graph, scope: str = "") -> Iterator[tuple[ir.Node, str]]:
+    """Yield all nodes with names that tell branches apart, which may name their nodes alike."""
+    for node in graph:
+        name = f"{scope}{node.name or node.outputs[0].name}"
+        yield node, name
+        for attr in node.attributes.values():
+            if attr.type == ir.AttributeType.GRAPH:
+                yield from _named(attr.as_graph(), f"{name}.{attr.name}/")
 
 
 def _infer_shapes(model: ir.Model) -> None:

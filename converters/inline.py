@@ -6,12 +6,12 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass, RemoveUnusedOpsetsPass
+from onnx_ir.passes.common import RemoveUnusedOpsetsPass
 from onnxruntime_npu.errors import UnsupportedError
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes
 
 from .attach_bodies import attach_bodies
-from .model_file import check_target, read, write
+from .model_file import check_target, inline_functions, read, write
 from .simplify import simplify
 
 
@@ -39,7 +39,7 @@ def inline(
         raise UnsupportedError(
             f"cannot write {', '.join(missing)} in ONNX: no portable body computes the same"
         )
-    InlinePass()(model)
+    inline_functions(model)
     simplify(model)
     model.opset_imports.pop("npu", None)
     RemoveUnusedOpsetsPass()(model)

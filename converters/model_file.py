@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -25,14 +25,14 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
 
     Raises ArgumentError for a missing file, ExportError for one that is no ONNX model.
     """
-    from onnx_ir.passes.common import InlinePass, LiftConstantsToInitializersPass
+    from onnx_ir.passes.common import LiftConstantsToInitializersPass
     from onnxscript import version_converter
 
     model = _load(path_or_model)
     version = model.opset_imports.get("", 0)
     if not version:
         raise ExportError("expected a model that imports ONNX's operators, got none")
-    InlinePass(criteria=_is_foreign)(model)
+    inline_functions(model, _is_foreign)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     if version < OPSET:
         with without_warnings("onnxscript.version_converter"):  # that onnx's own converter is used
@@ -42,6 +42,22 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
                 f"cannot convert the model from opset {version} to {OPSET}: export it anew"
             )
     return model
+
+
+def inline_functions(
+    model: ir.Model, criteria: Callable[[ir.Function], bool] | None = None
+) -> None:
+    """Replace calls of functions, all unless ``criteria`` chooses, by the functions' nodes."""
+    from onnx_ir.passes.common import InlinePass
+
+    calls = [*model.graph.all_nodes()]
+    calls += [node for function in model.functions.values() for node in function.all_nodes()]
+    for node in calls:
+        function = model.functions.get(node.op_identifier())
+        # A call may leave its last outputs out; the pass needs all of them.
+        if function is not None and len(node.outputs) < len(function.outputs):
+            node.resize_outputs(len(function.outputs))
+    InlinePass(criteria=criteria)(model)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 from comparison import PROVIDERS, model_of, run
-from onnx import helper
+from onnx import helper, numpy_helper
 from onnxruntime_npu import cli
 from onnxruntime_npu.converters import attach_bodies, convert, inline
 from onnxruntime_npu.errors import ArgumentError, ExportError, UnsupportedError
@@ -125,6 +125,106 @@ def test_decoder_of_torch_onnx_is_fused_throughout(tmp_path, dtype, opset):
                 np.testing.assert_allclose(actual, wanted, rtol=0, atol=bound, err_msg=file)
 
 
+def merged_as_optimum_does(past: onnx.ModelProto, prompt: onnx.ModelProto) -> onnx.ModelProto:
+    """Return one model of two, branches of an If whose weights and axes are the outer graph's."""
+    weights, branches = {}, []
+    for prefix, model in (("past", past), ("prompt", prompt)):
+        inputs, names = {value.name for value in model.graph.input}, {}
+        for tensor in model.graph.initializer:
+            key = (tensor.data_type, tuple(tensor.dims), numpy_helper.to_array(tensor).tobytes())
+            names[tensor.name] = weights.setdefault(key, (f"{prefix}_{tensor.name}", tensor))[0]
+        for node in model.graph.node:
+            for values in (node.input, node.output):
+                new = [n if n in ("", *inputs) else names.get(n, f"{prefix}/{n}") for n in values]
+                values[:] = new
+        outputs = [
+            onnx.ValueInfoProto.FromString(v.SerializeToString()) for v in model.graph.output
+        ]
+        for value in outputs:
+            value.name = f"{prefix}/{value.name}"
+        branches.append(helper.make_graph(list(model.graph.node), prefix, [], outputs))
+    flag = helper.make_tensor_value_info("use_cache_branch", onnx.TensorProto.BOOL, [1])
+    node = helper.make_node(
+        "If", [flag.name], [value.name for value in past.graph.output], name="either",
+        then_branch=branches[0], else_branch=branches[1],
+    )  # fmt: skip
+    tensors = []
+    for name, tensor in weights.values():
+        tensors.append(onnx.TensorProto.FromString(tensor.SerializeToString()))
+        tensors[-1].name = name
+    graph = helper.make_graph(
+        [node], "merged", [*past.graph.input, flag], past.graph.output, tensors
+    )
+    return helper.make_model(graph, opset_imports=past.opset_import, ir_version=past.ir_version)
+
+
+def merged_decoder(folder, module):
+    ids, mask, *past = arguments(torch.float32, 2, 3, 5)
+    axes = {"ids": {0: "rows", 1: "tokens"}, "mask": {0: "rows", 1: "keys"}}
+    torchscript_export(module, (ids, mask[:, 5:]), axes, folder / "prompt.onnx")
+    axes |= {f"past_{i}": {0: "rows", 2: "past"} for i in range(4)}
+    torchscript_export(module, (ids, mask, *past), axes, folder / "past.onnx")
+    return merged_as_optimum_does(
+        onnx.load(folder / "past.onnx"), onnx.load(folder / "prompt.onnx")
+    )
+
+
+def test_both_branches_of_a_merged_decoder_are_fused_throughout(tmp_path):
+    module = tiny_llama()
+    model = merged_decoder(tmp_path, module)
+    report = convert(model, tmp_path / "fused.onnx")
+    fused = {k: n for k, n in report.nodes.items() if k.startswith("npu::")}
+    assert fused == {name: 2 * n for name, n in DECODER.items()}
+    assert report.left == {} and report.without_body == []
+    # Those that the branches share are written once, also the joined ones of the gated MLP.
+    assert report.files["fused.onnx.data"] < 1.1 * sum(
+        4 * parameter.numel() for parameter in module.parameters()
+    )
+    inline(tmp_path / "fused.onnx", tmp_path / "plain.onnx")
+    for rows, tokens, past in ((2, 4, 0), (3, 1, 6), (1, 3, 5)):
+        args = arguments(torch.float32, rows, tokens, past)
+        if rows > 1 and past:
+            args[1][0, :2] = 0
+        with torch.no_grad():
+            expected = module(*(a.clone() for a in args))
+        names = input_names(tmp_path / "past.onnx")
+        inputs = {n: a.numpy() for n, a in zip(names, args, strict=True)}
+        inputs["use_cache_branch"] = np.array([past > 0])
+        for file, provider in (
+            *(("fused.onnx", provider) for provider in PROVIDERS),
+            ("plain.onnx", PROVIDERS[1]),
+        ):
+            actual = run(tmp_path / file, provider, inputs)
+            for got, wanted in zip(actual, expected, strict=True):
+                bound = 1e-4 * wanted.abs().max().item()  # float32 sums in another order
+                np.testing.assert_allclose(got, wanted, rtol=0, atol=bound, err_msg=file)
+
+
+def test_what_branches_keep_is_reported_for_each(tmp_path):
+    """Their nodes may have the same names."""
+    branches = [
+        helper.make_graph(
+            [helper.make_node("RMSNormalization", ["x", "w"], [name], name="norm", axis=1)],
+            name,
+            [],
+            [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2, 3, 8])],
+        )
+        for name in ("a", "b")
+    ]
+    node = helper.make_node(
+        "If", ["flag"], ["y"], name="either", then_branch=branches[0], else_branch=branches[1]
+    )
+    inputs = {"x": np.ones((2, 3, 8), np.float32), "flag": np.array([True])}
+    weights = {"w": np.ones((3, 8), np.float32)}
+    model = model_of([node], inputs, {"y": np.float32}, weights, opset=23)
+    report = convert(model, tmp_path / "out.onnx")
+    reason = "RMSNormalization: its norm spans several axes"
+    assert report.left == {
+        "either.then_branch/norm": reason,
+        "either.else_branch/norm": reason,
+    }
+
+
 @pytest.mark.parametrize("dynamo", [True, False])
 def test_encoder_of_torch_onnx(tmp_path, dynamo, caplog):
     """Without dynamo as optimum's files are."""
@@ -225,6 +325,14 @@ def test_inlined_model_is_plain(tmp_path):
     written = onnx.load(tmp_path / "plain.onnx")
     assert nodes and not written.functions
     assert {o.domain for o in written.opset_import} <= {""}
+    np.testing.assert_allclose(run(tmp_path / "plain.onnx", PROVIDERS[1], x)[0], 2.0, rtol=1e-5)
+
+
+def test_outputs_that_a_node_leaves_out_are_inlined(tmp_path):
+    """Files of torch_npu end the outputs of a node with the last that is used."""
+    model, x = rms_model()
+    del model.graph.node[0].output[1:]
+    inline(model, tmp_path / "plain.onnx")
     np.testing.assert_allclose(run(tmp_path / "plain.onnx", PROVIDERS[1], x)[0], 2.0, rtol=1e-5)
 
 

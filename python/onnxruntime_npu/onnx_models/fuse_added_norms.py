@@ -22,6 +22,8 @@ def fuse_added_norms(graph: ir.Graph) -> int:
         add = total.producer() if total is not None else None
         if add is None or add.domain or add.op_type != "Add" or not _same_shapes(add):
             continue
+        if add.graph is not graph:  # of which this one is a branch
+            continue
         if node.inputs[1] is None or node.inputs[1].producer() is not None:  # not a weight
             continue
         assert total is not None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
 import onnx_ir as ir
 
 from ..progress import bar
@@ -27,13 +28,20 @@ def save(
             model, path.parent, data, size_threshold_bytes=_INLINE_BYTES, callback=written
         )
     proto = ir.to_proto(unloaded)
-    for node, written_node in zip(model.graph, proto.graph.node, strict=True):
-        # onnx_ir drops trailing omitted outputs; inlining a function body needs all of them.
-        body = model.functions.get(node.op_identifier())
-        if body is not None:
-            missing = len(body.outputs) - len(written_node.output)
-            written_node.output.extend([""] * missing)
+    _write_omitted_outputs(proto.graph, model.functions)
     path.write_bytes(proto.SerializeToString())
+
+
+def _write_omitted_outputs(
+    graph: onnx.GraphProto, functions: Mapping[ir.OperatorIdentifier, ir.Function]
+) -> None:
+    """Write the trailing outputs that onnx_ir drops: inlining a function body needs all of them."""
+    for node in graph.node:
+        body = functions.get((node.domain, node.op_type, node.overload))
+        if body is not None:
+            node.output.extend([""] * (len(body.outputs) - len(node.output)))
+        for attribute in node.attribute:
+            _write_omitted_outputs(attribute.g, functions)
 
 
 @contextlib.contextmanager
