@@ -65,6 +65,47 @@ def test_exported_module_agrees_on_every_provider(tmp_path, provider):
         np.testing.assert_allclose(actual, expected, rtol=1e-5, atol=1e-5)
 
 
+class Several(torch.nn.Module):
+    """Takes tensors among numbers, strings and containers."""
+
+    def forward(self, x, how, others, *more, factor=2):
+        y = x + others["y"] if how == "add" else x - others["y"]
+        return y * factor + sum(more)
+
+
+BATCH, LENGTH = torch.export.Dim("batch"), torch.export.Dim("length")
+SIZES = {0: BATCH, 1: LENGTH}
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        (SIZES, None, {"n": None, "y": SIZES}, (SIZES,), None),
+        {"x": (BATCH, LENGTH), "how": None, "others": {"n": None, "y": SIZES}, "more": (SIZES,),
+         "factor": torch.export.Dim.DYNAMIC},
+    ],
+)  # fmt: skip
+def test_dimensions_have_the_names_given_beside_arguments_that_are_no_tensors(tmp_path, shapes):
+    x = torch.randn(3, 5)
+    args = (x, "add", {"n": 1, "y": x + 1}, x + 2)
+    report = onnxruntime_npu.export(
+        Several(), args, tmp_path / "m.onnx", kwargs={"factor": 3}, dynamic_shapes=shapes
+    )
+    tensors = [value for value in report.inputs if value["shape"]]
+    assert [value["shape"] for value in tensors] == [["batch", "length"]] * 3
+    assert report.outputs[0]["shape"] == ["batch", "length"]
+
+
+def test_dimensions_have_the_names_of_a_collection_of_shapes(tmp_path):
+    x, y = torch.randn(3, 5), torch.randn(3, 5)
+    shapes = torch.export.ShapesCollection()
+    shapes[x] = SIZES
+    shapes[y] = SIZES
+    args = (x, "add", {"n": 1, "y": y})
+    report = onnxruntime_npu.export(Several(), args, tmp_path / "m.onnx", dynamic_shapes=shapes)
+    assert [value["shape"] for value in report.inputs] == [["batch", "length"]] * 2
+
+
 def test_keyword_arguments_and_dtype(tmp_path):
     model, x = Gated(), torch.randn(2, 16)
     path = tmp_path / "gated.onnx"

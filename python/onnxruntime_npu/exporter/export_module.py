@@ -15,7 +15,7 @@ from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_opset
 from .lost_writes import lost_writes
-from .nested_values import nested_values
+from .nested_values import nested_values, sizes_of_inputs
 from .proof import Findings
 from .report import ExportReport
 from .tracing import finish, to_onnx, trace
@@ -75,7 +75,8 @@ def export(
     )
     with nested_values(model, args, kwargs):
         traced = trace(model, args, kwargs, dynamic_shapes)
-        onnx_model = to_onnx(traced, opset, dynamic_shapes=dynamic_shapes)
+        named = sizes_of_inputs(model, args, kwargs, dynamic_shapes)
+        onnx_model = to_onnx(traced, opset, dynamic_shapes=named)
         report.warnings += lost_writes(traced.program)
     if not onnx_model.graph.outputs:
         raise ExportError(f"cannot export {type(model).__name__}: it returns no tensors")

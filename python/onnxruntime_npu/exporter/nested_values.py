@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.export import dynamic_shapes
 from torch.utils import _pytree as pytree
 
 _NUMBERS = (bool, int, float)  # and no sizes that vary
@@ -40,6 +41,33 @@ def nested_values(model: torch.nn.Module, *given: Any) -> Iterator[None]:
         hook.remove()
         for each in registered:
             pytree._deregister_pytree_node(each)
+
+
+def sizes_of_inputs(
+    model: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any] | None, shapes: Any
+) -> list[Any]:
+    """Return what ``dynamic_shapes`` says of each input of the graph, or an empty list for none.
+
+    torch.onnx names dimensions only where every argument is an input; those that are no tensors
+    are constants, unless they are numbers that vary.
+    """
+    if not shapes:
+        return []
+    bound = dynamic_shapes._combine_args(model, args, kwargs)
+    if isinstance(shapes, dynamic_shapes.ShapesCollection):
+        shapes = shapes.dynamic_shapes(model, args, kwargs)
+    elif not isinstance(shapes, dict):
+        shapes = dict(zip(bound, shapes, strict=True))
+    found: list[Any] = []
+
+    def note(_path: object, value: Any, sizes: Any = None) -> None:
+        if isinstance(value, torch.Tensor):
+            found.append(sizes)
+        elif sizes is not None:
+            found.append(None)  # a number that varies, which has no dimensions
+
+    dynamic_shapes._tree_map_with_path(note, bound, shapes)
+    return found
 
 
 def _types(value: Any) -> Iterator[type]:
