@@ -462,6 +462,7 @@ def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys,
     first, second = (line for line in lines if not line.startswith("replaced: "))
     assert f"encoder_model.onnx: {type(model).__name__}, {dtype}, " in first
     assert f"decoder_model.onnx: {type(model).__name__}, {dtype}, " in second
+    assert not first.endswith("peak memory 0 MiB") and not second.endswith("peak memory 0 MiB")
     report = json.loads((tmp_path / "out" / "export_report.json").read_text())
     assert [part["gaps"] for part in report["parts"].values()] == [[], []]
     source = source_of(model)

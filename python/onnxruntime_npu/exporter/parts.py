@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -48,5 +47,5 @@ def write_parts(
         found.joined(fuse_added_norms(model.graph), "npu_rms_norm", into="npu_add_rms_norm")
         part = report.parts[name] = ExportReport(**about)
         finish(model, folder / name, part, found)
-        part.seconds = round(time.monotonic() - started, 1)
+        part.exported(started)
     return report
