@@ -416,3 +416,23 @@ def test_models_with_inputs_besides_tokens_are_refused_by_name(tmp_path):
     with pytest.raises(ExportError, match=r"cannot export BertModel \(bert\): expected logits"):
         export_causal_lm(transformers.BertModel(config), tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_text_part_of_a_model_whose_sizes_are_in_its_text_configuration(tmp_path):
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**sizes, "intermediate_size": 48, "num_key_value_heads": 2, "vocab_size": 97}
+    vision = {**sizes, "mlp_dim": 48, "image_size": 28, "patch_size": 14, "global_attn_indexes": []}
+    config = transformers.GotOcr2Config(
+        text_config={**text, "model_type": "qwen2", "max_position_embeddings": 64},
+        vision_config={**vision, "output_channels": 16},
+        image_token_id=96,
+    )
+    torch.manual_seed(3)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    export_causal_lm(model, tmp_path / "out", check=False)
+    described = json.loads((tmp_path / "out" / "genai_config.json").read_text())["model"]
+    assert described["context_length"] == 64 and described["decoder"]["hidden_size"] == 32
+    actual = forced_logits(tmp_path / "out", PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    for row, (prompt, continuation) in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        expected = expected_logits(model, prompt, continuation)
+        np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)

@@ -49,12 +49,13 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
     first_eos = eos[0] if isinstance(eos, list) else eos
     pad = _token(config, generation, "pad_token_id")
     sizes = interface.decoder.cache_sizes[0]
-    context = context_length(config.to_dict()) or 2048
+    text = config.get_text_config()  # of a model of images and text; else the same
+    context = context_length(text.to_dict()) or 2048
     decoder = {
         "session_options": SESSION_OPTIONS,
         "filename": "model.onnx",
         "head_size": sizes.key,
-        "hidden_size": int(config.hidden_size),
+        "hidden_size": int(text.hidden_size),
         "num_attention_heads": interface.decoder.heads,
         "num_key_value_heads": sizes.heads,
         "num_hidden_layers": interface.layer_count,
