@@ -113,7 +113,15 @@ def test_calls_of_the_model(pair, cache):
         ),
         (
             lambda m: m(torch.tensor([[1, 2]]), attention_mask=torch.tensor([[0, 0]])),
-            "expected at least one token",
+            "a token of each row among the 2 new ones, got padding only in row 0",
+        ),
+        (
+            lambda m: m.generate(
+                torch.tensor([[0, 0, 1], [1, 2, 3]]),
+                attention_mask=torch.tensor([[0, 0, 1], [1, 1, 1]]),
+                prefill_chunk_size=2,
+            ),
+            "padding only in row 0: pass padded prompts whole, without prefill_chunk_size",
         ),
         (
             lambda m: m(torch.tensor([[1]]), past_key_values=transformers.DynamicCache()),

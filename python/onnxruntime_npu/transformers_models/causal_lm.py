@@ -94,4 +94,10 @@ class NPUModelForCausalLM(GeneratingModel):
                     f"{list(input_ids.shape)}, got {list(attention_mask.shape)}"
                 )
             rows = seen_tokens(rows, new.tolist())
+            if not all(rows):
+                raise ArgumentError(
+                    f"attention_mask expected a token of each row among the {new.shape[1]} new "
+                    f"ones, got padding only in row {rows.index([])}: pass padded prompts whole, "
+                    "without prefill_chunk_size"
+                )
         return checked_rows(rows, self.step_model.vocabulary)
