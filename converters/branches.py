@@ -2,18 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
-
 import onnx_ir as ir
 
 _LARGEST = 16  # sizes, axes and indices; what is larger is data
-
-
-def graphs_of(model: ir.Model) -> Iterator[ir.Graph]:
-    """Yield the graph of a model and those of its branches and loops, but not of functions."""
-    yield model.graph
-    yield from model.graph.subgraphs()
 
 
 def copy_outer_integers(model: ir.Model) -> None:
@@ -34,24 +25,6 @@ def copy_outer_integers(model: ir.Model) -> None:
                     copies[value] = _copy(value, f"{value.name}.{copied}")
                     graph.register_initializer(copies[value])
                 node.replace_input_with(i, copies[value])
-
-
-def share_weights_of_branches(model: ir.Model) -> None:
-    """Keep one of equal weights: of those that branches share, rules make new ones in each."""
-    if next(iter(model.graph.subgraphs()), None) is None:
-        return
-    kept: dict[tuple[object, ...], ir.Value] = {}
-    for name, value in list(model.graph.initializers.items()):
-        tensor = value.const_value
-        if tensor is None or tensor.dtype == ir.DataType.STRING:
-            continue
-        if value.is_graph_input() or value.is_graph_output():
-            continue
-        digest = hashlib.sha256(tensor.tobytes()).digest()
-        first = kept.setdefault((tensor.dtype, tuple(tensor.shape), digest), value)
-        if first is not value:
-            ir.convenience.replace_all_uses_with(value, first)
-            del model.graph.initializers[name]
 
 
 def _is_small_integer(value: ir.Value) -> bool:

@@ -8,7 +8,11 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import RemoveUnusedNodesPass, ShapeInferencePass
+from onnx_ir.passes.common import (
+    DeduplicateHashedInitializersPass,
+    RemoveUnusedNodesPass,
+    ShapeInferencePass,
+)
 from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
@@ -17,7 +21,7 @@ from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 
 from .attach_bodies import attach_bodies
-from .branches import copy_outer_integers, graphs_of, share_weights_of_branches
+from .branches import copy_outer_integers
 from .drop_casts import drop_casts
 from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .model_file import check_target, read, without_warnings, write
@@ -71,9 +75,9 @@ def convert(
         register_schemas()
         copy_outer_integers(model)
         _infer_shapes(model)
-        while sum(state_known_sizes(graph) for graph in graphs_of(model)):
+        while sum(state_known_sizes(graph) for graph in model.graphs()):
             fold_constants_ir(model, onnx_shape_inference=False)
-            for graph in graphs_of(model):
+            for graph in model.graphs():
                 forget_unknown_sizes(graph)
             _infer_shapes(model)
         steps.update()
@@ -83,9 +87,10 @@ def convert(
             steps.update()
         _infer_shapes(model)
         simplify(model)
-        share_weights_of_branches(model)
+        if any(model.graph.subgraphs()):  # rules make new ones of a shared weight in each branch
+            DeduplicateHashedInitializersPass()(model)
         joined = 0
-        for graph in graphs_of(model):
+        for graph in model.graphs():
             joined += fuse_added_norms(graph)
             drop_casts(graph)
             tidy(graph)
