@@ -50,6 +50,15 @@ struct Quads {
 inline Words AddProducts(Words sum, const Quads& b, const Quads& a) {
   return Add(sum, Add(SumsOfPairs(b.even, a.even), SumsOfPairs(b.odd, a.odd)));
 }
+inline Words AddProducts(Words sum, Words b, Words a) { return Add(sum, SumsOfPairs(b, a)); }
+
+// What is stored as words: two rows of K per stored row, which nothing has to be split for.
+struct WordElements {
+  static constexpr int kDepth = 2;
+  static constexpr SliverFormat kFormat = SliverFormat::kWords;
+  static Words Left(Words words) { return words; }
+  static Words Right(Words words) { return words; }
+};
 
 #else
 
@@ -76,7 +85,15 @@ inline Words AddProducts(Words sum, const Quads& b, const Quads& a) {
 
 #endif
 
-template <bool kUnsignedLeft, int kRows>
+template <bool kUnsignedLeft>
+struct ByteElements {
+  static constexpr int kDepth = 4;
+  static constexpr SliverFormat kFormat = SliverFormat::kBytes;
+  static Quads Left(Words bytes) { return Quads(bytes, kUnsignedLeft); }
+  static Quads Right(Words bytes) { return Quads(bytes, false); }
+};
+
+template <class Elements, int kRows>
 void IntegerTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
                  bool accumulate) {
   Prefetch prefetch = ahead;
@@ -84,62 +101,25 @@ void IntegerTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahea
   RowPointers<kRows> a(sliver);
   const char* b = static_cast<const char*>(b_panel);
   Words sum[kRows][2];
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    sum[r][0] = accumulate ? Load(tile + r * kPanelColumns) : Broadcast(0);
-    sum[r][1] = accumulate ? Load(tile + r * kPanelColumns + kLanes) : Broadcast(0);
-  }
-  for (int64_t left = (depth + 3) / 4; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
-    const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
-    prefetch.Chunk();
-    for (int s = 0; s < steps; ++s) {
-      prefetch.Row<kPanelColumns * 4>();
-      const Quads low(Load(b), false), high(Load(b + kLanes * 4), false);
-#pragma GCC unroll 8
-      for (int r = 0; r < kRows; ++r) {
-        const Quads of_row(Broadcast(a.template Read<int>(r, s * 4)), kUnsignedLeft);
-        sum[r][0] = AddProducts(sum[r][0], low, of_row);
-        sum[r][1] = AddProducts(sum[r][1], high, of_row);
-      }
-      b += kPanelColumns * 4;
-    }
-  }
-#pragma GCC unroll 8
-  for (int r = 0; r < kRows; ++r) {
-    Store(tile + r * kPanelColumns, sum[r][0]);
-    Store(tile + r * kPanelColumns + kLanes, sum[r][1]);
-  }
-}
-
-#if defined(__AVX2__)
-
-// The same of words, which nothing has to be split for: two rows of K per stored row.
-template <int kRows>
-void WordTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
-              bool accumulate) {
-  Prefetch prefetch = ahead;
-  constexpr int kChunk = 16;  // steps along a row in one chunk
-  RowPointers<kRows> a(sliver);
-  const char* b = static_cast<const char*>(b_panel);
-  Words sum[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) {
     sum[r][0] = accumulate ? Load(tile + r * kPanelColumns) : Broadcast(0);
     sum[r][1] = accumulate ? Load(tile + r * kPanelColumns + kLanes) : Broadcast(0);
   }
-  for (int64_t left = (depth + 1) / 2; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
+  constexpr int kDepth = Elements::kDepth;
+  for (int64_t left = (depth + kDepth - 1) / kDepth; left > 0; left -= kChunk, a.Advance(sliver.chunk_stride)) {
     const int steps = left < kChunk ? static_cast<int>(left) : kChunk;
     prefetch.Chunk();
     // With one in turn the compiler copies every sum.
 #pragma GCC unroll 2
     for (int s = 0; s < steps; ++s) {
       prefetch.Row<kPanelColumns * 4>();
-      const Words low = Load(b), high = Load(b + kLanes * 4);
+      const auto low = Elements::Right(Load(b)), high = Elements::Right(Load(b + kLanes * 4));
 #pragma GCC unroll 12
       for (int r = 0; r < kRows; ++r) {
-        const Words of_row = Broadcast(a.template Read<int>(r, s * 4));
-        sum[r][0] = Add(sum[r][0], SumsOfPairs(low, of_row));
-        sum[r][1] = Add(sum[r][1], SumsOfPairs(high, of_row));
+        const auto of_row = Elements::Left(Broadcast(a.template Read<int>(r, s * 4)));
+        sum[r][0] = AddProducts(sum[r][0], low, of_row);
+        sum[r][1] = AddProducts(sum[r][1], high, of_row);
       }
       b += kPanelColumns * 4;
     }
@@ -151,41 +131,29 @@ void WordTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, 
   }
 }
 
-template <int... kRows>
-MicroKernel MakeWordKernel(std::integer_sequence<int, kRows...>) {
-  return {.sliver_format = SliverFormat::kWords,
+template <class Elements, int... kRows>
+MicroKernel MakeIntegerKernel(std::integer_sequence<int, kRows...>) {
+  return {.sliver_format = Elements::kFormat,
           .sliver_rows = sizeof...(kRows),
           .row_multiple = 1,
-          .depth_multiple = 2,
+          .depth_multiple = Elements::kDepth,
           .rows_per_panel = 48,
-          .functions = {nullptr, &WordTile<kRows + 1>...}};
-}
-
-#endif
-
-template <bool kUnsignedLeft, int... kRows>
-MicroKernel MakeIntegerKernel(std::integer_sequence<int, kRows...>) {
-  return {.sliver_format = SliverFormat::kBytes,
-          .sliver_rows = kIntegerRows,
-          .row_multiple = 1,
-          .depth_multiple = 4,
-          .rows_per_panel = 48,
-          .functions = {nullptr, &IntegerTile<kUnsignedLeft, kRows + 1>...}};
+          .functions = {nullptr, &IntegerTile<Elements, kRows + 1>...}};
 }
 
 }  // namespace
 
 const MicroKernel& IntegerKernel(bool unsigned_a) {
   using Rows = std::make_integer_sequence<int, kIntegerRows>;
-  static const MicroKernel signed_left = MakeIntegerKernel<false>(Rows{});
-  static const MicroKernel unsigned_left = MakeIntegerKernel<true>(Rows{});
+  static const MicroKernel signed_left = MakeIntegerKernel<ByteElements<false>>(Rows{});
+  static const MicroKernel unsigned_left = MakeIntegerKernel<ByteElements<true>>(Rows{});
   return unsigned_a ? unsigned_left : signed_left;
 }
 
 #if defined(__AVX2__)
 
 const MicroKernel* WordKernel() {
-  static const MicroKernel kernel = MakeWordKernel(std::make_integer_sequence<int, kWordRows>{});
+  static const MicroKernel kernel = MakeIntegerKernel<WordElements>(std::make_integer_sequence<int, kWordRows>{});
   return &kernel;
 }
 

@@ -16,6 +16,9 @@ constexpr int64_t kColumns = 16;  // of a panel, which are multiplied at a time
 constexpr int kBlock = 4;         // rows of A at a time: 8 sums, two vectors of B, and what is multiplied
 constexpr int64_t kChunk = 32;    // quads: four rows of K each, that stay in the L1 cache
 
+// Of 4-bit integers: a pair is at most 15 * 128 * 2, so that eight of them and their sum fit into 16 bits.
+constexpr int64_t kPairs = 8;
+
 // The sums of kColumns columns, those of 4 bits in the order of InOrder.
 using RowSums = int32_t[kColumns];
 
@@ -95,6 +98,10 @@ struct ColumnValues {
   void StoreTo(float* to) const { _mm256_storeu_ps(to, half[0]), _mm256_storeu_ps(to + 8, half[1]); }
 };
 
+constexpr float kZeros[kPanelColumns] = {};
+// What the sums of each column begin with.
+inline const float* StartOf(const PanelScales& scales) { return scales.first ? scales.first : kZeros; }
+
 // A was integers, whose sums are exact and whose every operation is rounded by itself, and B has offsets.
 template <bool integers, bool offset>
 struct Kind {
@@ -135,7 +142,7 @@ class GroupScale {
   }
 
   // Adds the scaled sums of a row to `total`.
-  void AddTo(const __m256i (&sums)[2], int32_t row_sum, float row_scale, float* total) const {
+  void AddTo(const __m256i (&sums)[2], int32_t row_sum, float row_scale, __m256 (&total)[2]) const {
     const __m256i whole_row = _mm256_set1_epi32(row_sum);
     const __m256 scale_of_row = _mm256_set1_ps(row_scale);
     const __m256 row = _mm256_cvtepi32_ps(Kind::kIntegers ? _mm256_sub_epi32(whole_row, ones_) : whole_row);
@@ -149,14 +156,12 @@ class GroupScale {
       __m256 sum = _mm256_cvtepi32_ps(whole);
       if constexpr (Kind::kOffset || (kShift != 0 && !Kind::kIntegers))
         sum = MultiplyAdd<Kind>(offset_.half[half], row, sum);
-      const __m256 product = _mm256_mul_ps(scale_.half[half], scale_of_row), before = _mm256_loadu_ps(total + 8 * half);
-      _mm256_storeu_ps(total + 8 * half, MultiplyAdd<Kind>(sum, product, before));
+      total[half] = MultiplyAdd<Kind>(sum, _mm256_mul_ps(scale_.half[half], scale_of_row), total[half]);
     }
   }
 
  private:
   static constexpr int32_t kShift = bits == 4 ? 8 : 0;  // added to the stored integers to make them unsigned
-  static constexpr float kZeros[kColumns] = {};
   ColumnValues<bits> scale_, offset_;
   __m256i of_zero_[2] = {}, ones_ = {};
 };
@@ -181,8 +186,6 @@ struct BlockRows {
 template <int kRows, class StepAt>
 inline void SumNibbles(const BlockRows& a, int64_t quads, const StepAt& step_at, bool first,
                        __m256i (&total)[kRows][2]) {
-  // A pair is at most 15 * 128 * 2, so that eight of them and their sum fit into 16 bits.
-  constexpr int64_t kPairs = 8;
   const __m256i ones = _mm256_set1_epi16(1);
   for (int64_t q = 0;; first = false) {
     __m256i sum[kRows][2] = {};
@@ -258,7 +261,12 @@ __attribute__((noinline)) void MultiplyRows(const BlockRows& rows, int64_t quads
     return;
   }
 #pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) scale->AddTo(total[r], a.row_sums[r], a.row_scales[r], a.total + r * kPanelColumns);
+  for (int r = 0; r < kRows; ++r) {
+    float* const to = a.total + r * kPanelColumns;
+    __m256 sums[2] = {_mm256_loadu_ps(to), _mm256_loadu_ps(to + 8)};
+    scale->AddTo(total[r], a.row_sums[r], a.row_scales[r], sums);
+    _mm256_storeu_ps(to, sums[0]), _mm256_storeu_ps(to + 8, sums[1]);
+  }
 }
 
 // Up to kChunk quads of kColumns columns, for all slivers.
@@ -308,12 +316,11 @@ class Chunk {
   __m256i unpacked_[kChunk * kStepsOfQuad<bits> * 2];
 };
 
-// The products of one row of A with the quads of a group, as 32-bit sums of columns 0 to 7 and 8 to 15.
+// The products of one row of A with the quads of a group.
 template <int bits>
-inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m256i (&columns)[2]) {
+inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m256i (&sums)[2]) {
   __m256i first = _mm256_setzero_si256(), last = first;
   if constexpr (bits == 4) {
-    constexpr int64_t kPairs = 8;  // as in SumNibbles
     const __m256i ones = _mm256_set1_epi16(1);
     for (int64_t q = 0; q < quads;) {
       __m256i of_first = _mm256_setzero_si256(), of_last = of_first;
@@ -326,8 +333,6 @@ inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m
       first = _mm256_add_epi32(first, _mm256_madd_epi16(of_first, ones));
       last = _mm256_add_epi32(last, _mm256_madd_epi16(of_last, ones));
     }
-    columns[0] = _mm256_permute2x128_si256(first, last, 0x20);
-    columns[1] = _mm256_permute2x128_si256(first, last, 0x31);
   } else {
     for (int64_t q = 0; q < quads; ++q) {
       const __m256i words = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(Broadcast(a + 4 * q)));
@@ -339,40 +344,26 @@ inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m
         last = _mm256_add_epi32(last, _mm256_madd_epi16(b.last, pairs[pair]));
       }
     }
-    columns[0] = first;
-    columns[1] = last;
   }
+  sums[0] = first;
+  sums[1] = last;
 }
 
 // One row without a zero point: the totals stay in registers, too, whose way through memory takes longer than a small
-// group's products. The operations are those of GroupScale.
+// group's products.
 template <int bits, class Kind>
 void DotOneRow(const RoundedRows& a, const uint8_t* stored, const PanelScales& scales, float* tile) {
-  constexpr bool kShiftsOffset = bits == 4 && !Kind::kIntegers;
-  const __m256 shift = _mm256_set1_ps(8);
   for (int64_t column = 0; column < kPanelColumns; column += kColumns) {
-    __m256 total[2];
-    for (int half = 0; half < 2; ++half)
-      total[half] = scales.first ? _mm256_loadu_ps(scales.first + column + 8 * half) : _mm256_setzero_ps();
+    ColumnValues<bits> total(StartOf(scales) + column);
     for (int64_t g = 0; g < a.groups; ++g) {
       const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
       __m256i sums[2];
       SumOneRow<bits>(a.values + begin * 4, stored + begin * kQuadBytes<bits> + 2 * column, end - begin, sums);
-      const __m256i row_sum = _mm256_set1_epi32(a.sums[g * a.stride]);
-      const __m256 row = _mm256_cvtepi32_ps(row_sum);
-      const __m256 row_scale = _mm256_set1_ps(a.scales[g * a.stride]);
-      for (int half = 0; half < 2; ++half) {
-        const int64_t at = g * scales.stride + column + 8 * half;
-        if (bits == 4 && Kind::kIntegers) sums[half] = _mm256_sub_epi32(sums[half], _mm256_slli_epi32(row_sum, 3));
-        __m256 sum = _mm256_cvtepi32_ps(sums[half]), offset = _mm256_setzero_ps();
-        if (Kind::kOffset) offset = _mm256_loadu_ps(scales.offset + at);
-        if (kShiftsOffset) offset = _mm256_sub_ps(offset, shift);
-        if (Kind::kOffset || kShiftsOffset) sum = MultiplyAdd<Kind>(offset, row, sum);
-        const __m256 product = _mm256_mul_ps(_mm256_loadu_ps(scales.scale + at), row_scale);
-        total[half] = MultiplyAdd<Kind>(sum, product, total[half]);
-      }
+      const GroupScale<bits, Kind> scale(scales, g, column);
+      scale.AddTo(sums, a.sums[g * a.stride], a.scales[g * a.stride], total.half);
     }
-    for (int half = 0; half < 2; ++half) _mm256_storeu_ps(tile + column + 8 * half, total[half]);
+    total.StoreTo(tile + column);
+    ColumnValues<bits>(tile + column).StoreTo(tile + column);
   }
 }
 
@@ -391,9 +382,7 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
         for (int64_t column = 0; column < kPanelColumns; column += kColumns)
           f(tiles + s * kTile + r * kPanelColumns + column, column);
   };
-  static constexpr float kZeros[kPanelColumns] = {};
-  const float* const start = scales.first ? scales.first : kZeros;
-  for_results([&](float* results, int64_t column) { ColumnValues<bits>(start + column).StoreTo(results); });
+  for_results([&](float* results, int64_t column) { ColumnValues<bits>(StartOf(scales) + column).StoreTo(results); });
   for (int64_t column = 0; column < kPanelColumns; column += kColumns)
     for (int64_t g = 0; g < of_first.groups; ++g) {
       const int64_t begin = g * of_first.group / 4;
