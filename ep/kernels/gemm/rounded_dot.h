@@ -42,7 +42,7 @@ inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
 inline constexpr int64_t kSmallestTileGroup = 32;
 // Null without tile registers, and where they take longer: few rows or small groups.
 RoundedBlockFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
-// Null without AVX2.
-RoundedBlockFunction Avx2RoundedBlock(int bits);
+// Without a function where AVX2 is missing.
+RoundedBlock Avx2RoundedBlock(int bits);
 
 }  // namespace npu::gemm

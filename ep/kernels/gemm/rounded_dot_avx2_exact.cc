@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "ep/kernels/gemm/rounded_dot.h"
-#include "ep/kernels/gemm/stored_row.h"
+#include "ep/kernels/gemm/rounded_steps_avx2.h"
 
 namespace npu::gemm {
 
@@ -12,91 +12,21 @@ namespace npu::gemm {
 
 namespace {
 
-constexpr int64_t kColumns = 16;  // of a panel, which are multiplied at a time
-constexpr int kBlock = 4;         // rows of A at a time: 8 sums, two vectors of B, and what is multiplied
-constexpr int64_t kChunk = 32;    // quads: four rows of K each, that stay in the L1 cache
+using namespace avx2;
+
+constexpr int kBlock = 4;  // rows of A at a time: 8 sums, two vectors of B, and what is multiplied
+
+// Four rows of K each, unpacked into a quarter of the L1 cache. All rows of a sliver are multiplied with them while its
+// values and totals, too, are there: of one group at a time, A comes from L2 for each.
+template <int bits>
+constexpr int64_t kChunkQuads = bits == 4 ? 128 : 64;
+constexpr int64_t kChunkGroups = 16;
 
 // Of 4-bit integers: a pair is at most 15 * 128 * 2, so that eight of them and their sum fit into 16 bits.
 constexpr int64_t kPairs = 8;
 
-// The sums of kColumns columns, those of 4 bits in the order of InOrder.
+// The sums of kColumns columns, those of 4 bits in the order of SwapOrder.
 using RowSums = int32_t[kColumns];
-
-inline __m256i Load(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-inline void Store(void* to, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(to), v); }
-inline __m256i Broadcast(const void* four_bytes) {
-  int32_t word;
-  __builtin_memcpy(&word, four_bytes, sizeof(word));
-  return _mm256_set1_epi32(word);
-}
-
-// Rows of K of kColumns columns that one product takes, with as many elements of each row of A in four bytes.
-template <int bits>
-struct Step;
-
-// Four rows: unsigned bytes, those of a column side by side, and signed bytes of A.
-template <>
-struct Step<4> {
-  static constexpr int64_t kRows = 4;
-  __m256i first, last;
-
-  explicit Step(const uint8_t* stored) {
-    __builtin_prefetch(stored + kStoredPrefetchBytes);
-    const __m256i half = _mm256_set1_epi8(15), bytes = Load(stored);
-    const __m256i low = _mm256_and_si256(bytes, half);  // two rows of K each
-    const __m256i high = _mm256_and_si256(_mm256_srli_epi16(bytes, 4), half);
-    first = _mm256_unpacklo_epi16(low, high);
-    last = _mm256_unpackhi_epi16(low, high);
-  }
-  // Vector by vector: as a whole, the compiler copies it in halves, which a load of a vector waits for.
-  explicit Step(const __m256i* unpacked) : first(unpacked[0]), last(unpacked[1]) {}
-};
-
-// Two rows: words, those of a column side by side, and words of A.
-template <>
-struct Step<8> {
-  static constexpr int64_t kRows = 2;
-  __m256i first, last;
-
-  explicit Step(const uint8_t* stored) {
-    __builtin_prefetch(stored + kStoredPrefetchBytes);
-    first = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stored)));
-    last = _mm256_cvtepi8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(stored + kColumns)));
-  }
-  explicit Step(const __m256i* unpacked) : first(unpacked[0]), last(unpacked[1]) {}
-};
-
-template <int bits>
-inline constexpr int64_t kStepsOfQuad = 4 / Step<bits>::kRows;
-template <int bits>
-inline constexpr int64_t kStepBytes = kQuadBytes<bits> / kStepsOfQuad<bits>;
-// Of one row of A.
-template <int bits>
-inline constexpr int64_t kQuadBytesOfA = 4 * kStepsOfQuad<bits>;
-
-// Columns 0 to 7 and 8 to 15 of two vectors of 32-bit values in the order of 4-bit integers' products, and back: that
-// of a product has columns 0 to 3 and 8 to 11 in the first vector.
-template <int bits>
-inline void SwapOrder(__m256i (&columns)[2]) {
-  if constexpr (bits == 4) {
-    const __m256i first = columns[0], last = columns[1];
-    columns[0] = _mm256_permute2x128_si256(first, last, 0x20);
-    columns[1] = _mm256_permute2x128_si256(first, last, 0x31);
-  }
-}
-
-// kColumns values in the order of products.
-template <int bits>
-struct ColumnValues {
-  __m256 half[2];
-
-  explicit ColumnValues(const float* in_order) {
-    __m256i columns[2] = {Load(in_order), Load(in_order + 8)};
-    SwapOrder<bits>(columns);
-    half[0] = _mm256_castsi256_ps(columns[0]), half[1] = _mm256_castsi256_ps(columns[1]);
-  }
-  void StoreTo(float* to) const { _mm256_storeu_ps(to, half[0]), _mm256_storeu_ps(to + 8, half[1]); }
-};
 
 constexpr float kZeros[kPanelColumns] = {};
 // What the sums of each column begin with.
@@ -125,6 +55,7 @@ inline __m256 MultiplyAdd(__m256 b, __m256 c, __m256 a) {
 template <int bits, class Kind>
 class GroupScale {
  public:
+  GroupScale() = default;
   GroupScale(const PanelScales& scales, int64_t g, int64_t column)
       : scale_(scales.scale + g * scales.stride + column),
         offset_(Kind::kOffset ? scales.offset + g * scales.stride + column : kZeros) {
@@ -166,154 +97,227 @@ class GroupScale {
   __m256i of_zero_[2] = {}, ones_ = {};
 };
 
-// Rows of A from one row of a sliver on, in a chunk of a group, and what becomes of their products.
-struct BlockRows {
+// Groups of a panel, or a part of one that is longer than a chunk.
+struct Stretch {
+  int64_t group, groups;
+  int64_t begin, quads;
+  int64_t group_quads;
+  bool first, last;  // part of a group
+};
+
+// f(each Stretch of a panel in turn).
+template <int bits, class F>
+void ForStretches(const RoundedRows& a, const F& f) {
+  const int64_t group_quads = a.group / 4, depth_quads = (a.depth + 3) / 4;
+  const int64_t whole = std::clamp<int64_t>(kChunkQuads<bits> / group_quads, 1, kChunkGroups);
+  for (int64_t g = 0; g < a.groups; g += whole) {
+    const int64_t groups = std::min(whole, a.groups - g);
+    const int64_t begin = g * group_quads, end = std::min(depth_quads, (g + groups) * group_quads);
+    for (int64_t q = begin; q < end; q += kChunkQuads<bits>) {
+      const int64_t quads = std::min(kChunkQuads<bits>, end - q);
+      f(Stretch{g, groups, q, quads, group_quads, q == begin, q + quads == end});
+    }
+  }
+}
+
+// Rows of a sliver from the first quad of a stretch on, and what becomes of their products.
+struct StretchRows {
   const int8_t* values;
-  int64_t next;   // bytes from a quad of a row, as it is multiplied, to the one behind it
-  RowSums* sums;  // of the chunks before
+  int64_t next;   // bytes from a quad of a row to the one behind it
+  RowSums* sums;  // of the part of the group before
   const int32_t* row_sums;
   const float* row_scales;
+  int64_t stride;  // of the two, from group to group
   float* total;
 
-  BlockRows From(int64_t row, int64_t bytes_of_quad) const {
-    return {values + row * bytes_of_quad, next, sums + row, row_sums + row, row_scales + row,
+  StretchRows From(int64_t row, int64_t bytes_of_quad) const {
+    return {values + row * bytes_of_quad, next, sums + row, row_sums + row, row_scales + row, stride,
             total + row * kPanelColumns};
+  }
+  StretchRows NextGroup(int64_t quads) const {
+    return {values + quads * next, next, sums, row_sums + stride, row_scales + stride, stride, total};
   }
 };
 
-// The products of kRows rows of A with `quads` quads, whose steps `step_at` returns by index, and, unless these are the
-// first, what sums holds.
-template <int kRows, class StepAt>
-inline void SumNibbles(const BlockRows& a, int64_t quads, const StepAt& step_at, bool first,
-                       __m256i (&total)[kRows][2]) {
+#define NPU_INLINE __attribute__((always_inline))
+
+// f(0), f(1), ... as constants: an array that a loop indexes is kept in memory, not in registers.
+template <int kCount, class F>
+NPU_INLINE inline void Unrolled(const F& f) {
+  const auto call = [&]<int... i>(std::integer_sequence<int, i...>)
+                        NPU_INLINE { (f(std::integral_constant<int, i>()), ...); };
+  call(std::make_integer_sequence<int, kCount>());
+}
+
+// Sums of kColumns columns of a row, in registers.
+struct RowSum {
+  __m256i half[2];
+
+  // Has both sums before the next step: otherwise the compiler adds up products of several steps first, for which there
+  // are too few registers.
+  NPU_INLINE void Settle() { asm("" : "+v"(half[0]), "+v"(half[1])); }
+};
+template <int kRows>
+using BlockSums = RowSum[kRows];
+
+// Adds the products of kRows rows with a quad to `sum`, or begins it with them.
+template <int kRows>
+NPU_INLINE inline void AddQuad(const int8_t* a, const Step<4>& b, bool begins, BlockSums<kRows>& sum) {
+  Unrolled<kRows>([&](auto r) NPU_INLINE {
+    const __m256i of_row = Broadcast(a + 4 * r);
+    const __m256i first = _mm256_maddubs_epi16(b.first, of_row), last = _mm256_maddubs_epi16(b.last, of_row);
+    sum[r].half[0] = begins ? first : _mm256_add_epi16(sum[r].half[0], first);
+    sum[r].half[1] = begins ? last : _mm256_add_epi16(sum[r].half[1], last);
+    sum[r].Settle();
+  });
+}
+
+// Adds the products of kRows rows with quads [begin, end), kPairs at most, to `total`, or begins it with them.
+template <int kRows, class Steps>
+NPU_INLINE inline void AddPairs(const int8_t* a, int64_t next, const Steps& steps, int64_t begin, int64_t end,
+                                bool begins, BlockSums<kRows>& total) {
+  BlockSums<kRows> sum;
+  a += begin * next;
+  AddQuad<kRows>(a, steps[begin], true, sum);
+  if (end - begin == kPairs) {
+    Unrolled<kPairs - 1>([&](auto i) NPU_INLINE { AddQuad<kRows>(a += next, steps[begin + i + 1], false, sum); });
+  } else {
+    for (int64_t q = begin + 1; q < end; ++q) AddQuad<kRows>(a += next, steps[q], false, sum);
+  }
   const __m256i ones = _mm256_set1_epi16(1);
-  for (int64_t q = 0;; first = false) {
-    __m256i sum[kRows][2] = {};
-    const auto add = [&](int64_t at) {
-      const Step<4> b = step_at(at);
-#pragma GCC unroll 4
-      for (int r = 0; r < kRows; ++r) {
-        const __m256i of_row = Broadcast(a.values + at * a.next + 4 * r);
-        sum[r][0] = _mm256_add_epi16(sum[r][0], _mm256_maddubs_epi16(b.first, of_row));
-        sum[r][1] = _mm256_add_epi16(sum[r][1], _mm256_maddubs_epi16(b.last, of_row));
-      }
-    };
-    if (q + kPairs <= quads) {
-      // With one in turn the compiler copies every sum, with all at once it keeps sums in memory.
-#pragma GCC unroll 2
-      for (int64_t at = q; at < q + kPairs; ++at) add(at);
-    } else {
-      for (int64_t at = q; at < quads; ++at) add(at);
-    }
-    q += kPairs;
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        total[r][half] = _mm256_madd_epi16(sum[r][half], ones);
-        if (!first) total[r][half] = _mm256_add_epi32(total[r][half], Load(a.sums[r] + 8 * half));
-        if (q < quads) Store(a.sums[r] + 8 * half, total[r][half]);
-      }
-    if (q >= quads) return;
-  }
+  Unrolled<kRows>([&](auto r) NPU_INLINE {
+    Unrolled<2>([&](auto half) NPU_INLINE {
+      const __m256i sums = _mm256_madd_epi16(sum[r].half[half], ones);
+      total[r].half[half] = begins ? sums : _mm256_add_epi32(total[r].half[half], sums);
+    });
+  });
 }
 
-template <int kRows, class StepAt>
-inline void SumWords(const BlockRows& a, int64_t quads, const StepAt& step_at, bool first, __m256i (&total)[kRows][2]) {
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r)
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) total[r][half] = first ? _mm256_setzero_si256() : Load(a.sums[r] + 8 * half);
-  const auto add = [&](int64_t q, int pair) {
-    const Step<8> b = step_at(2 * q + pair);
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) {
-      const __m256i of_row = Broadcast(a.values + q * a.next + 8 * r + 4 * pair);
-      total[r][0] = _mm256_add_epi32(total[r][0], _mm256_madd_epi16(b.first, of_row));
-      total[r][1] = _mm256_add_epi32(total[r][1], _mm256_madd_epi16(b.last, of_row));
-    }
-  };
-  if constexpr (kRows < kBlock) {
-    for (int64_t q = 0; q < quads; ++q) add(q, 0), add(q, 1);
-  } else {
-    // The second steps of all quads after the first ones: of both in turn, the compiler adds the products to each other
-    // first, which takes more registers than there are.
-    for (int pair = 0; pair < 2; ++pair)
-#pragma GCC unroll 2
-      for (int64_t q = 0; q < quads; ++q) add(q, pair);
-  }
+// total = the products of kRows rows of A with `quads` quads, whose steps are `steps`.
+template <int kRows, class Steps>
+NPU_INLINE inline void SumNibbles(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
+                                  BlockSums<kRows>& total) {
+  AddPairs<kRows>(a, next, steps, 0, std::min(quads, kPairs), true, total);
+  for (int64_t q = kPairs; q < quads; q += kPairs)
+    AddPairs<kRows>(a, next, steps, q, std::min(quads, q + kPairs), false, total);
 }
 
-// Multiplies kRows rows; `scale` is null but for a group's last chunk.
-template <int bits, class Kind, int kRows, class StepAt>
-__attribute__((noinline)) void MultiplyRows(const BlockRows& rows, int64_t quads, const StepAt& step_at, bool first,
-                                            const GroupScale<bits, Kind>* scale) {
-  const BlockRows a = rows;  // no store changes it
-  __m256i total[kRows][2];
-  if constexpr (bits == 4) {
-    SumNibbles<kRows>(a, quads, step_at, first, total);
+template <int kRows, class Steps>
+NPU_INLINE inline void SumWords(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
+                                BlockSums<kRows>& total) {
+  Unrolled<kRows>([&](auto r) NPU_INLINE { total[r].half[0] = total[r].half[1] = _mm256_setzero_si256(); });
+  for (int64_t q = 0; q < quads; ++q, a += next)
+    Unrolled<2>([&](auto pair) NPU_INLINE {
+      const Step<8> b = steps[2 * q + pair];
+      Unrolled<kRows>([&](auto r) NPU_INLINE {
+        const __m256i of_row = Broadcast(a + 8 * r + 4 * pair);
+        total[r].half[0] = _mm256_add_epi32(total[r].half[0], _mm256_madd_epi16(b.first, of_row));
+        total[r].half[1] = _mm256_add_epi32(total[r].half[1], _mm256_madd_epi16(b.last, of_row));
+        total[r].Settle();
+      });
+    });
+}
+
+// How groups lie in stretches: kOne is a group of kPairs quads, whose sums and totals never leave the registers.
+enum class Groups { kAny, kOne };
+
+// Multiplies kRows rows with `quads` quads of one group.
+template <int bits, class Kind, Groups groups, int kRows, class Steps>
+NPU_INLINE inline void MultiplyRows(const StretchRows& a, int64_t quads, const Steps& steps, bool first, bool last,
+                                    const GroupScale<bits, Kind>& scale) {
+  BlockSums<kRows> sums;
+  if constexpr (groups == Groups::kOne) {
+    AddPairs<kRows>(a.values, a.next, steps, 0, kPairs, true, sums);
+  } else if constexpr (bits == 4) {
+    SumNibbles<kRows>(a.values, a.next, quads, steps, sums);
   } else {
-    SumWords<kRows>(a, quads, step_at, first, total);
+    SumWords<kRows>(a.values, a.next, quads, steps, sums);
   }
-  if (!scale) {
-#pragma GCC unroll 4
-    for (int r = 0; r < kRows; ++r) Store(a.sums[r], total[r][0]), Store(a.sums[r] + 8, total[r][1]);
-    return;
+  if constexpr (groups == Groups::kAny) {
+    if (!first)
+      Unrolled<kRows>([&](auto r) NPU_INLINE {
+        for (int half = 0; half < 2; ++half)
+          sums[r].half[half] = _mm256_add_epi32(sums[r].half[half], Load(a.sums[r] + 8 * half));
+      });
+    if (!last) {
+      Unrolled<kRows>([&](auto r)
+                          NPU_INLINE { Store(a.sums[r], sums[r].half[0]), Store(a.sums[r] + 8, sums[r].half[1]); });
+      return;
+    }
   }
-#pragma GCC unroll 4
-  for (int r = 0; r < kRows; ++r) {
+  Unrolled<kRows>([&](auto r) NPU_INLINE {
     float* const to = a.total + r * kPanelColumns;
-    __m256 sums[2] = {_mm256_loadu_ps(to), _mm256_loadu_ps(to + 8)};
-    scale->AddTo(total[r], a.row_sums[r], a.row_scales[r], sums);
-    _mm256_storeu_ps(to, sums[0]), _mm256_storeu_ps(to + 8, sums[1]);
+    __m256 total[2] = {_mm256_loadu_ps(to), _mm256_loadu_ps(to + 8)};
+    scale.AddTo(sums[r].half, a.row_sums[r], a.row_scales[r], total);
+    _mm256_storeu_ps(to, total[0]), _mm256_storeu_ps(to + 8, total[1]);
+  });
+}
+
+// Multiplies `count` rows with a stretch, whose groups' scales are `scales`.
+template <int bits, class Kind, Groups groups, class Steps>
+__attribute__((noinline)) void MultiplySliver(StretchRows a, int64_t count, const Stretch& stretch, const Steps& steps,
+                                              const GroupScale<bits, Kind>* scales) {
+  const bool first = stretch.first, last = stretch.last;
+  for (int64_t g = 0; g < stretch.groups; ++g, a = a.NextGroup(stretch.group_quads)) {
+    const int64_t begin = g * stretch.group_quads, quads = std::min(stretch.group_quads, stretch.quads - begin);
+    const Steps of_group = steps.From(begin);
+    int64_t r = 0;
+    for (; r + kBlock <= count; r += kBlock)
+      MultiplyRows<bits, Kind, groups, kBlock>(a.From(r, kQuadBytesOfA<bits>), quads, of_group, first, last, scales[g]);
+    const auto multiply_left = [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
+      const StretchRows left = a.From(r, kQuadBytesOfA<bits>);
+      ((count - r == kRows + 1
+            ? MultiplyRows<bits, Kind, groups, kRows + 1>(left, quads, of_group, first, last, scales[g])
+            : void()),
+       ...);
+    };
+    multiply_left(std::make_integer_sequence<int, kBlock - 1>{});
   }
 }
 
-// Up to kChunk quads of kColumns columns, for all slivers.
+// A stretch of kColumns columns, for all slivers.
 template <int bits, class Kind>
 class Chunk {
  public:
   // Of more than kBlock rows: fewer unpack the panel while they are multiplied.
-  Chunk(const uint8_t* stored, int64_t quads, bool unpack) : stored_(stored), quads_(quads), unpacks_(unpack) {
+  Chunk(const uint8_t* stored, const PanelScales& scales, int64_t column, const Stretch& stretch, bool unpack)
+      : stored_(stored + stretch.begin * kQuadBytes<bits> + 2 * column), stretch_(stretch), unpacks_(unpack) {
+    for (int64_t g = 0; g < stretch.groups; ++g) scales_[g] = GroupScale<bits, Kind>(scales, stretch.group + g, column);
     if (!unpack) return;
-    for (int64_t i = 0; i < quads * kStepsOfQuad<bits>; ++i) {
-      const Step<bits> step(stored + i * kStepBytes<bits>);
+    for (int64_t i = 0; i < stretch.quads * kStepsOfQuad<bits>; ++i) {
+      const Step<bits> step(stored_ + i * kStepBytes<bits>);
       unpacked_[2 * i] = step.first;
       unpacked_[2 * i + 1] = step.last;
     }
   }
 
-  // Multiplies rows [begin, end) of a sliver of `rows`; `a` has its first row.
-  void Multiply(BlockRows a, int64_t rows, int64_t begin, int64_t end, bool first,
-                const GroupScale<bits, Kind>* scale) const {
-    alignas(32) int16_t words[bits == 8 ? kChunk * kVectorSlivers.rows * 4 : 1];
-    if constexpr (bits == 8) {
-      const int64_t count = quads_ * rows * 4;
-#pragma omp simd
-      for (int64_t i = 0; i < count; ++i) words[i] = a.values[i];
-      a.values = reinterpret_cast<const int8_t*>(words);
+  // `row`: that of ones.
+  void SubtractZeroPoint(StretchRows row, int32_t zero_point) {
+    for (int64_t g = 0; g < stretch_.groups; ++g, row = row.NextGroup(stretch_.group_quads)) {
+      Stretch one = stretch_;
+      one.begin = g * stretch_.group_quads, one.quads = std::min(stretch_.group_quads, stretch_.quads - one.begin);
+      one.groups = 1, one.last = false;
+      MultiplySliver<bits, Kind, Groups::kAny>(row, 1, one, PanelSteps<bits>{stored_}.From(one.begin), scales_ + g);
+      if (stretch_.last) scales_[g].SubtractZeroPoint(zero_point, row.sums[0], row.row_sums[0]);
     }
-    const auto from_panel = [&](int64_t i) { return Step<bits>(stored_ + i * kStepBytes<bits>); };
-    const auto from_memory = [&](int64_t i) { return Step<bits>(unpacked_ + 2 * i); };
-    for (int64_t r = begin; r < end; r += kBlock) {
-      const auto multiply = [&](const auto& step_at) {
-        const BlockRows from = a.From(r, kQuadBytesOfA<bits>);
-        const auto select = [&]<int... kRows>(std::integer_sequence<int, kRows...>) {
-          const int64_t count = std::min<int64_t>(kBlock, end - r);
-          ((count == kRows + 1 ? MultiplyRows<bits, Kind, kRows + 1>(from, quads_, step_at, first, scale) : void()),
-           ...);
-        };
-        select(std::make_integer_sequence<int, kBlock>{});
-      };
-      unpacks_ ? multiply(from_memory) : multiply(from_panel);
-    }
+  }
+
+  void Multiply(const StretchRows& a, int64_t count) const {
+    if (!unpacks_)
+      return MultiplySliver<bits, Kind, Groups::kAny>(a, count, stretch_, PanelSteps<bits>{stored_}, scales_);
+    const UnpackedSteps<bits> steps{unpacked_};
+    if constexpr (bits == 4)
+      if (stretch_.group_quads == kPairs && stretch_.quads == stretch_.groups * kPairs)
+        return MultiplySliver<bits, Kind, Groups::kOne>(a, count, stretch_, steps, scales_);
+    MultiplySliver<bits, Kind, Groups::kAny>(a, count, stretch_, steps, scales_);
   }
 
  private:
   const uint8_t* stored_;
-  int64_t quads_;
+  Stretch stretch_;
   bool unpacks_;
-  __m256i unpacked_[kChunk * kStepsOfQuad<bits> * 2];
+  GroupScale<bits, Kind> scales_[kChunkGroups];
+  __m256i unpacked_[kChunkQuads<bits> * kStepsOfQuad<bits> * 2];
 };
 
 // The products of one row of A with the quads of a group.
@@ -335,13 +339,12 @@ inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m
     }
   } else {
     for (int64_t q = 0; q < quads; ++q) {
-      const __m256i words = _mm256_cvtepi8_epi16(_mm256_castsi256_si128(Broadcast(a + 4 * q)));
-      const __m256i pairs[2] = {_mm256_shuffle_epi32(words, 0x00), _mm256_shuffle_epi32(words, 0x55)};
 #pragma GCC unroll 2
       for (int pair = 0; pair < 2; ++pair) {
         const Step<8> b(stored + (2 * q + pair) * kStepBytes<8>);
-        first = _mm256_add_epi32(first, _mm256_madd_epi16(b.first, pairs[pair]));
-        last = _mm256_add_epi32(last, _mm256_madd_epi16(b.last, pairs[pair]));
+        const __m256i of_row = Broadcast(a + 8 * q + 4 * pair);
+        first = _mm256_add_epi32(first, _mm256_madd_epi16(b.first, of_row));
+        last = _mm256_add_epi32(last, _mm256_madd_epi16(b.last, of_row));
       }
     }
   }
@@ -358,7 +361,8 @@ void DotOneRow(const RoundedRows& a, const uint8_t* stored, const PanelScales& s
     for (int64_t g = 0; g < a.groups; ++g) {
       const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
       __m256i sums[2];
-      SumOneRow<bits>(a.values + begin * 4, stored + begin * kQuadBytes<bits> + 2 * column, end - begin, sums);
+      SumOneRow<bits>(a.values + begin * kQuadBytesOfA<bits>, stored + begin * kQuadBytes<bits> + 2 * column,
+                      end - begin, sums);
       const GroupScale<bits, Kind> scale(scales, g, column);
       scale.AddTo(sums, a.sums[g * a.stride], a.scales[g * a.stride], total.half);
     }
@@ -384,35 +388,25 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
   };
   for_results([&](float* results, int64_t column) { ColumnValues<bits>(StartOf(scales) + column).StoreTo(results); });
   for (int64_t column = 0; column < kPanelColumns; column += kColumns)
-    for (int64_t g = 0; g < of_first.groups; ++g) {
-      const int64_t begin = g * of_first.group / 4;
-      const int64_t end = (std::min(of_first.depth, (g + 1) * of_first.group) + 3) / 4;
-      GroupScale<bits, Kind> scale(scales, g, column);
-      for (int64_t q = begin; q < end; q += kChunk) {
-        const int64_t quads = std::min(kChunk, end - q);
-        const bool first = q == begin, last = q + quads == end;
-        const Chunk<bits, Kind> chunk(stored + q * kQuadBytes<bits> + 2 * column, quads, of_first.rows > kBlock);
-        const auto rows_of = [&](const RoundedRows& a, int64_t s) {
-          return BlockRows{.values = a.values + q * a.rows * 4,
+    ForStretches<bits>(of_first, [&](const Stretch& stretch) {
+      Chunk<bits, Kind> chunk(stored, scales, column, stretch, of_first.rows > kBlock);
+      const auto rows_of = [&](const RoundedRows& a, int64_t s) {
+        return StretchRows{.values = a.values + stretch.begin * a.rows * kQuadBytesOfA<bits>,
                            .next = a.rows * kQuadBytesOfA<bits>,
                            .sums = sums + s * kVectorSlivers.rows,
-                           .row_sums = a.sums + g * a.stride,
-                           .row_scales = a.scales + g * a.stride,
+                           .row_sums = a.sums + stretch.group * a.stride,
+                           .row_scales = a.scales + stretch.group * a.stride,
+                           .stride = a.stride,
                            .total = tiles + s * kTile + column};
-        };
-        if (zero_point != 0) {
-          // The row of ones is the same in all slivers.
-          const BlockRows rows = rows_of(of_first, 0);
-          const int64_t ones = of_first.results();
-          chunk.Multiply(rows, of_first.rows, ones, ones + 1, first, nullptr);
-          if (last) scale.SubtractZeroPoint(zero_point, rows.sums[ones], rows.row_sums[ones]);
-        }
-        for (int64_t s = 0; s < slivers; ++s) {
-          const RoundedRows a = block.Sliver(s);
-          chunk.Multiply(rows_of(a, s), a.rows, 0, a.results(), first, last ? &scale : nullptr);
-        }
+      };
+      // The row of ones is the same in all slivers.
+      if (zero_point != 0)
+        chunk.SubtractZeroPoint(rows_of(of_first, 0).From(of_first.results(), kQuadBytesOfA<bits>), zero_point);
+      for (int64_t s = 0; s < slivers; ++s) {
+        const RoundedRows a = block.Sliver(s);
+        chunk.Multiply(rows_of(a, s), a.results());
       }
-    }
+    });
   if constexpr (bits == 4) for_results([](float* results, int64_t) { ColumnValues<bits>(results).StoreTo(results); });
 }
 
@@ -429,11 +423,15 @@ void Multiply(const RowRounding& block, const uint8_t* stored, const PanelScales
 
 }  // namespace
 
-RoundedBlockFunction Avx2RoundedBlock(int bits) { return bits == 8 ? &Multiply<8> : &Multiply<4>; }
+RoundedBlock Avx2RoundedBlock(int bits) {
+  SliverOrder words = kVectorSlivers;
+  words.bytes = 2;
+  return bits == 8 ? RoundedBlock{&Multiply<8>, words} : RoundedBlock{&Multiply<4>, kVectorSlivers};
+}
 
 #else
 
-RoundedBlockFunction Avx2RoundedBlock(int) { return nullptr; }
+RoundedBlock Avx2RoundedBlock(int) { return {}; }
 
 #endif
 

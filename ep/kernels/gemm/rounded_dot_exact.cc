@@ -166,7 +166,7 @@ RoundedDotFunction SelectRoundedDot(int bits) {
 
 RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group) {
   if (const RoundedBlockFunction tiles = SelectRoundedTiles(bits, rows, group)) return {tiles, kTileSlivers};
-  return {Features().avx512_vnni ? nullptr : Avx2RoundedBlock(bits), kVectorSlivers};
+  return Features().avx512_vnni ? RoundedBlock() : Avx2RoundedBlock(bits);
 }
 
 }  // namespace npu::gemm

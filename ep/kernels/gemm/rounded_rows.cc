@@ -20,14 +20,27 @@ constexpr int64_t kGrainBytes = 32 << 10;  // less of A costs more in waking a t
 
 }  // namespace
 
-// `at`: a multiple of the unit.
-void RowRounding::Place::Store(int64_t at, const int8_t* integers, int64_t count) const {
+// `at`: a multiple of the unit, which a constant number of bytes makes one store.
+template <int64_t kUnitBytes>
+void RowRounding::Place::StoreUnits(int64_t at, const void* integers, int64_t count) const {
+  const auto* from = static_cast<const int8_t*>(integers);
   int8_t* to = data + at / unit * step;
-  for (; count >= unit; count -= unit, integers += unit, to += step)
-    std::memcpy(to, integers, static_cast<size_t>(unit));
+  for (; count >= unit; count -= unit, from += kUnitBytes, to += step) std::memcpy(to, from, kUnitBytes);
   if (count <= 0) return;
-  std::memcpy(to, integers, static_cast<size_t>(count));
-  std::memset(to + count, 0, static_cast<size_t>(unit - count));
+  const int64_t left = count * bytes;
+  std::memcpy(to, from, static_cast<size_t>(left));
+  std::memset(to + left, 0, static_cast<size_t>(kUnitBytes - left));
+}
+
+// At most kBlock integers.
+void RowRounding::Place::Store(int64_t at, const int8_t* integers, int64_t count) const {
+  if (bytes == 2) {
+    alignas(64) int16_t words[kBlock];
+#pragma omp simd
+    for (int64_t j = 0; j < count; ++j) words[j] = integers[j];
+    return StoreUnits<8>(at, words, count);
+  }
+  unit == 4 ? StoreUnits<4>(at, integers, count) : StoreUnits<64>(at, integers, count);
 }
 
 RowRounding::RowRounding(DType dtype, const Matrix& a, int64_t group, int32_t zero_point, SliverOrder order,
@@ -55,7 +68,7 @@ int64_t RowRounding::StoredRows(int64_t sliver) const {
 void RowRounding::StoreBlock(int64_t m0, int64_t rows) {
   rows_ = rows;
   slots_ = slivers() * order_.rows;
-  const int64_t value_bytes = slots_ * depth_;
+  const int64_t value_bytes = slots_ * depth_ * order_.bytes;
   values_ = static_cast<int8_t*>(memory_.Reserve((value_bytes + 63) / 64 * 64 + slots_ * groups_ * 8));
   scales_ = reinterpret_cast<float*>(values_ + (value_bytes + 63) / 64 * 64);
   sums_ = reinterpret_cast<int32_t*>(scales_ + slots_ * groups_);
@@ -70,8 +83,9 @@ void RowRounding::StoreBlock(int64_t m0, int64_t rows) {
 
 RowRounding::Place RowRounding::PlaceOf(int64_t i) const {
   const int64_t sliver = i / sliver_rows(), in_sliver = i % sliver_rows();
-  return {values_ + sliver * order_.rows * depth_ + order_.unit * in_sliver, order_.unit * StoredRows(sliver),
-          order_.unit};
+  const int64_t unit_bytes = order_.unit * order_.bytes;
+  return {values_ + sliver * order_.rows * depth_ * order_.bytes + unit_bytes * in_sliver,
+          unit_bytes * StoredRows(sliver), order_.unit, order_.bytes};
 }
 
 // Row m0 + i of an A of integers as row i of the block.
@@ -99,7 +113,7 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
 void RowRounding::StoreOnes(int64_t slot, Place before) {
   alignas(64) int8_t ones[kBlock];
   std::fill_n(ones, kBlock, int8_t{1});
-  const Place to{before.data + before.unit, before.step, before.unit};
+  const Place to{before.data + before.unit * before.bytes, before.step, before.unit, before.bytes};
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
     for (int64_t k = begin; k < end; k += kBlock) to.Store(BeginOf(g) + k - begin, ones, std::min(kBlock, end - k));
@@ -108,26 +122,43 @@ void RowRounding::StoreOnes(int64_t slot, Place before) {
   }
 }
 
+namespace {
+
+// rounded[j] = x[j] * factor as int8; returns their sum. Of a constant count the compiler unrolls the loops.
+inline int32_t Round(const float* x, int64_t count, float factor, int8_t* rounded) {
+  alignas(64) int32_t whole[kBlock];
+  int32_t sum = 0;
+#pragma omp simd
+  for (int64_t j = 0; j < count; ++j) whole[j] = RoundSaturated(x[j] * factor, -128.0f, 127.0f);
+#pragma omp simd reduction(+ : sum)
+  for (int64_t j = 0; j < count; ++j) sum += whole[j];
+#pragma omp simd
+  for (int64_t j = 0; j < count; ++j) rounded[j] = static_cast<int8_t>(whole[j]);
+  return sum;
+}
+
+// The group size of most quantised weights.
+constexpr int64_t kCommonGroup = 32;
+
+}  // namespace
+
 // Row m0 + i of an A of floats as row i of the block.
 void RowRounding::RoundRow(int64_t m0, int64_t i) {
-  alignas(64) int32_t whole[kBlock];
   alignas(64) int8_t rounded[kBlock];
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
   const float* row = LoadRow(m0 + i);
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
-    const float magnitude = std::bit_cast<float>(MaxMagnitudeBits(row + begin, end - begin, 0));
+    const int64_t length = end - begin;
+    const float magnitude = std::bit_cast<float>(length == kCommonGroup ? MaxMagnitudeBits(row + begin, kCommonGroup, 0)
+                                                                        : MaxMagnitudeBits(row + begin, length, 0));
     const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
     int32_t sum = 0;
     for (int64_t k = begin; k < end; k += kBlock) {
       const int64_t count = std::min(kBlock, end - k);
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) whole[j] = RoundSaturated(row[k + j] * factor, -128.0f, 127.0f);
-#pragma omp simd reduction(+ : sum)
-      for (int64_t j = 0; j < count; ++j) sum += whole[j];
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) rounded[j] = static_cast<int8_t>(whole[j]);
+      sum += count == kCommonGroup ? Round(row + k, kCommonGroup, factor, rounded)
+                                   : Round(row + k, count, factor, rounded);
       to.Store(BeginOf(g) + k - begin, rounded, count);
     }
     scales_[g * slots_ + slot] = magnitude / 127.0f;

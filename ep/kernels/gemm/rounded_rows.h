@@ -11,16 +11,17 @@
 namespace npu::gemm {
 
 // Slivers of `rows` rows, one after the other. In a sliver `unit` integers of a row follow those of the row before: its
-// values are [units of K][rows][unit]. Zeros complete the last unit of each group.
+// values are [units of K][rows][unit]. Zeros complete the last unit of each group. An integer takes one byte, or two.
 struct SliverOrder {
   int64_t rows = 0, unit = 0;
+  int64_t bytes = 1;
 };
 
 struct RoundedRows {
-  const int8_t* values = nullptr;
-  const float* scales = nullptr;  // of the row in group g at g * `stride`, after it those of the rows behind it
-  const int32_t* sums = nullptr;  // of the integers of a row and group, likewise
-  int64_t rows = 0;               // with the row of ones, if there is one
+  const int8_t* values = nullptr;  // words, where an integer takes two bytes
+  const float* scales = nullptr;   // of the row in group g at g * `stride`, after it those of the rows behind it
+  const int32_t* sums = nullptr;   // of the integers of a row and group, likewise
+  int64_t rows = 0;                // with the row of ones, if there is one
   int64_t stride = 0;
   int64_t depth = 0;              // integers of a row, with zeros
   int64_t groups = 0, group = 0;  // of K
@@ -48,7 +49,7 @@ class RowRounding {
   bool integers() const { return integers_; }
   RoundedRows Sliver(int64_t index) const {
     const int64_t slot = index * order_.rows;
-    return {.values = values_ + slot * depth_,
+    return {.values = values_ + slot * depth_ * order_.bytes,
             .scales = scales_ + slot,
             .sums = sums_ + slot,
             .rows = std::min(sliver_rows(), rows_ - index * sliver_rows()) + ones_,
@@ -64,10 +65,13 @@ class RowRounding {
   // Where a row has its integers.
   struct Place {
     int8_t* data;
-    int64_t step;  // between units
-    int64_t unit;
+    int64_t step;   // between units, in bytes
+    int64_t unit;   // integers
+    int64_t bytes;  // of an integer
 
     void Store(int64_t at, const int8_t* integers, int64_t count) const;
+    template <int64_t kUnitBytes>
+    void StoreUnits(int64_t at, const void* integers, int64_t count) const;
   };
 
   // The position of row i of the block among the rows in memory: a row of ones may end each sliver.

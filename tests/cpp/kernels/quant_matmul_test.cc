@@ -153,6 +153,9 @@ TEST_CASE("npu_quant_matmul adds groups one after the other, with a constant wei
           Check({m, 40, 96, 32, left_int4, true, along_columns, packed});
           Check({m, 72, 512, 256, left_int4, true, along_columns, packed});
           Check({m, 8, 8, 8, left_int4, true, along_columns, packed});
+          // More groups than are unpacked at a time, and groups of more rows.
+          Check({m, 24, 1056, 32, left_int4, true, along_columns, packed});
+          Check({m, 24, 1200, 600, left_int4, true, along_columns, packed});
         }
 }
 

@@ -159,7 +159,7 @@ TEST_CASE("weight-only matmul: rows rounded to int8, every number of rows") {
 TEST_CASE("weight-only matmul: rows rounded to int8 in groups, and depths that end within one") {
   for (const bool int4 : {false, true})
     for (const int64_t group : {32, 4, 132, 1000})
-      for (const int64_t k : {64, 600, 77})
+      for (const int64_t k : {64, 600, 77, 1060})
         for (const int64_t m : {3, 37})
           Check({.m = m, .n = 40, .k = k, .group = group, .int4 = int4, .offset = true, .rounded = true});
 }
