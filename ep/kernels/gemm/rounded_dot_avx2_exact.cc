@@ -218,16 +218,20 @@ NPU_INLINE inline void SumWords(const int8_t* a, int64_t next, int64_t quads, co
     });
 }
 
-// How groups lie in stretches: kOne is a group of kPairs quads, whose sums and totals never leave the registers.
-enum class Groups { kAny, kOne };
+// How groups lie in a stretch: whole ones of kPairs quads, or of a multiple of them, have no branches between products,
+// and the former no sums in memory.
+enum class Groups { kAny, kMultiples, kPairs };
 
 // Multiplies kRows rows with `quads` quads of one group.
 template <int bits, class Kind, Groups groups, int kRows, class Steps>
 NPU_INLINE inline void MultiplyRows(const StretchRows& a, int64_t quads, const Steps& steps, bool first, bool last,
                                     const GroupScale<bits, Kind>& scale) {
   BlockSums<kRows> sums;
-  if constexpr (groups == Groups::kOne) {
+  if constexpr (groups != Groups::kAny) {
     AddPairs<kRows>(a.values, a.next, steps, 0, kPairs, true, sums);
+    if constexpr (groups == Groups::kMultiples)
+      for (int64_t q = kPairs; q < quads; q += kPairs)
+        AddPairs<kRows>(a.values, a.next, steps, q, q + kPairs, false, sums);
   } else if constexpr (bits == 4) {
     SumNibbles<kRows>(a.values, a.next, quads, steps, sums);
   } else {
@@ -306,9 +310,12 @@ class Chunk {
     if (!unpacks_)
       return MultiplySliver<bits, Kind, Groups::kAny>(a, count, stretch_, PanelSteps<bits>{stored_}, scales_);
     const UnpackedSteps<bits> steps{unpacked_};
-    if constexpr (bits == 4)
-      if (stretch_.group_quads == kPairs && stretch_.quads == stretch_.groups * kPairs)
-        return MultiplySliver<bits, Kind, Groups::kOne>(a, count, stretch_, steps, scales_);
+    if constexpr (bits == 4) {
+      const int64_t quads = stretch_.group_quads;
+      if (quads % kPairs == 0 && stretch_.quads == stretch_.groups * quads)
+        return quads == kPairs ? MultiplySliver<bits, Kind, Groups::kPairs>(a, count, stretch_, steps, scales_)
+                               : MultiplySliver<bits, Kind, Groups::kMultiples>(a, count, stretch_, steps, scales_);
+    }
     MultiplySliver<bits, Kind, Groups::kAny>(a, count, stretch_, steps, scales_);
   }
 
