@@ -45,6 +45,7 @@ def forced_logits(directory, provider, prompts, continuations):
 REPEATED_KINDS = (
     "apertus",
     "arcee",
+    "bart",
     "bitnet",
     "codegen",
     "cohere2",
@@ -86,6 +87,7 @@ REPEATED_KINDS = (
     "phimoe",
     "qwen2",
     "qwen3_moe",
+    "roberta",
     "smollm3",
     "stablelm",
     "vaultgemma",

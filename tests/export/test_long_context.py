@@ -27,6 +27,7 @@ ROWS = [[7, 3, 9], [*range(3, 18)], [*range(40, 80)]]
 CONTINUATIONS = [[12, 13, 14], [20, 21, 22], [30, 31, 32]]
 # Rotary embeddings without these scalings, or none.
 UNSCALED = {
+    "bart",
     "bloom",
     "codegen",
     "falcon-alibi",
@@ -37,6 +38,7 @@ UNSCALED = {
     "gptj",
     "mpt",
     "opt",
+    "roberta",
     "xglm",
 }
 # Each architecture with one of the scalings: what depends on the length is what may go wrong.

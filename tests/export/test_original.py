@@ -14,11 +14,13 @@ from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.attention_interface import ATTENTION, fuse_attention
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.exporter.position_tables import follow_positions
 from onnxruntime_npu.exporter.proof import Findings
+from onnxruntime_npu.exporter.replaced_functions import ReplacedFunctions
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
-from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+from .conftest import CONTINUATIONS, PROMPTS, enlarge, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS, forced_logits, marks_of_kind
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
@@ -181,11 +183,42 @@ def test_model_with_another_state_than_keys_and_values_is_refused(tmp_path):
     model = transformers.MambaForCausalLM(config).eval()
     message = (
         r"cannot export MambaForCausalLM \(mamba\): expected a cache of keys and values in every "
-        r"layer, got LinearAttentionLayer in layer 0$"
+        r"layer, got LinearAttentionLayer in layer 0, whose other state is not exported$"
     )
     with pytest.raises(ExportError, match=message):
         export_causal_lm(model, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_model_that_takes_no_keys_and_values_is_refused(tmp_path):
+    config = transformers.RwkvConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2)
+    model = transformers.RwkvForCausalLM(config).eval()
+    message = r"\(rwkv\): expected a forward pass that takes past_key_values.*, got one of .* state,"
+    with pytest.raises(ExportError, match=message):
+        export_causal_lm(model, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_model_that_counts_padding_among_positions_is_refused_with_the_reason(tmp_path):
+    config = transformers.WhisperConfig(
+        vocab_size=97,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        decoder_attention_heads=2,
+        pad_token_id=0,
+    )
+    model = enlarge(transformers.WhisperForCausalLM(config).eval())
+    message = "nor by its own forward pass: logits of the whole model in a row with padding: differs"
+    with pytest.raises(ExportError, match=message):
+        export_causal_lm(model, tmp_path)
+
+
+def test_tables_that_follow_the_given_positions_are_left_as_they_are():
+    for kind in ("gpt2", "opt"):  # from the first row of the table, and from the third
+        assert not follow_positions(tiny_model(kind), ReplacedFunctions()).first_rows
+    table = tiny_model("roberta", pad_token_id=3)
+    assert list(follow_positions(table, ReplacedFunctions()).first_rows.values()) == [4]
 
 
 def test_model_that_refuses_other_attention_keeps_its_own(monkeypatch):

@@ -133,6 +133,17 @@ ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, False, *caches)
     for model_type, particulars, tested, *caches in (
         ("apertus", "an MLP of xIELU, norms of queries and keys", _TOKENS),
+        (
+            "bart",
+            "the decoder; learned positions of a row's slots",
+            {
+                "d_model": 64,
+                "encoder_layers": 2,
+                "decoder_layers": 2,
+                "decoder_attention_heads": 4,
+                "decoder_ffn_dim": 112,
+            },
+        ),
         ("bitnet", "norms inside attention and MLP", _TOKENS),
         ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, _GROWING),
         ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, _ROWS),
@@ -297,6 +308,11 @@ ORIGINAL = tuple(
         ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
         ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
+        (
+            "roberta",
+            "learned positions that begin after that of padding",
+            {**_TOKENS, "is_decoder": True},
+        ),
         ("vaultgemma", "capped scores and logits", {**_TOKENS, **_WINDOWS, "head_dim": 16}, _ROWS),
         (
             "xglm",

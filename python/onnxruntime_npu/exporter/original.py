@@ -23,6 +23,7 @@ from .caches.step import CacheSizes, LayerCache, Step
 from .module_replacement import convert_weights, replace_modules
 from .own_attention import fuse_own_attention
 from .plain_cache import filled_cache, plain_cache
+from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
@@ -43,11 +44,16 @@ class OriginalDecoder(nn.Module):
     """Token ids to logits over a cache, by the model itself."""
 
     def __init__(
-        self, model: Any, cache_sizes: list[CacheSizes], functions: ReplacedFunctions
+        self,
+        model: Any,
+        cache_sizes: list[CacheSizes],
+        functions: ReplacedFunctions,
+        tables: PositionTables,
     ) -> None:
         super().__init__()
         self.model = model
         self.functions = functions  # that the model calls in the place of its own
+        self._tables = tables
         self.cache_sizes = cache_sizes
         self.heads = int(getattr(model.config, "num_attention_heads", cache_sizes[0].heads))
         self._maskings: dict[int, Masking | None] = {}
@@ -111,7 +117,7 @@ class OriginalDecoder(nn.Module):
         from .original_cache import SharedStep
 
         config: Any = self.model.config
-        if "position_ids" not in self._arguments:
+        if "position_ids" not in self._arguments and not self._tables.first_rows:
             raise NotProven("its forward pass takes no position_ids")
         if config._attn_implementation != ATTENTION:
             raise NotProven("its attention is not called through transformers' interface")
@@ -144,13 +150,14 @@ class OriginalDecoder(nn.Module):
         options: dict[str, Any] = {}
         if "position_ids" in self._arguments:
             options["position_ids"] = positions.flatten(1)
-        logits = self.model(
-            input_ids=input_ids,
-            attention_mask=attention_mask,
-            past_key_values=cache,
-            use_cache=True,
-            **options,
-        ).logits
+        with self._tables.read_at(positions.flatten(1)):
+            logits = self.model(
+                input_ids=input_ids,
+                attention_mask=attention_mask,
+                past_key_values=cache,
+                use_cache=True,
+                **options,
+            ).logits
         return logits.float()
 
 
@@ -207,7 +214,8 @@ def keep_original(
     if not fuse_attention(model, _probe, findings, functions, opset):
         fuse_own_attention(model, _probe, functions, findings)
     replace_rotary(model, _probe, functions, findings)
-    return OriginalDecoder(model, attempt(_cache_sizes, model), functions).eval(), findings
+    sizes, tables = attempt(_cache_sizes, model), follow_positions(model, functions)
+    return OriginalDecoder(model, sizes, functions, tables).eval(), findings
 
 
 def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
@@ -254,7 +262,8 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 def cached_layers(model: Any) -> int:
     """Return the number of layers that cache keys and values; the last ones may use theirs.
 
-    Raises NotProven if there are none, or if one keeps another state, which no cache holds.
+    Raises NotProven if there are none, or if one keeps another state, which no cache holds, or if
+    the model takes none.
     """
     from transformers import DynamicCache
     from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
@@ -266,10 +275,16 @@ def cached_layers(model: Any) -> int:
         if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
             raise NotProven(
                 f"expected a cache of keys and values in every layer, got {type(layer).__name__} "
-                f"in layer {index}"
+                f"in layer {index}, whose other state is not exported"
             )
     if not layers:
         raise NotProven("expected layers that cache keys and values, got none")
+    arguments = inspect.signature(model.forward).parameters
+    if "past_key_values" not in arguments:
+        raise NotProven(
+            f"expected a forward pass that takes past_key_values, the keys and values of earlier "
+            f"tokens, got one of {', '.join(arguments)}"
+        )
     return len(layers)
 
 
