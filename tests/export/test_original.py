@@ -193,7 +193,9 @@ def test_model_with_another_state_than_keys_and_values_is_refused(tmp_path):
 def test_model_that_takes_no_keys_and_values_is_refused(tmp_path):
     config = transformers.RwkvConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2)
     model = transformers.RwkvForCausalLM(config).eval()
-    message = r"\(rwkv\): expected a forward pass that takes past_key_values.*, got one of .* state,"
+    message = (
+        r"\(rwkv\): expected a forward pass that takes past_key_values.*, got one of .* state,"
+    )
     with pytest.raises(ExportError, match=message):
         export_causal_lm(model, tmp_path)
     assert not list(tmp_path.iterdir())
@@ -209,7 +211,9 @@ def test_model_that_counts_padding_among_positions_is_refused_with_the_reason(tm
         pad_token_id=0,
     )
     model = enlarge(transformers.WhisperForCausalLM(config).eval())
-    message = "nor by its own forward pass: logits of the whole model in a row with padding: differs"
+    message = (
+        "nor by its own forward pass: logits of the whole model in a row with padding: differs"
+    )
     with pytest.raises(ExportError, match=message):
         export_causal_lm(model, tmp_path)
 
@@ -297,6 +301,12 @@ def test_model_that_looks_up_its_attention_by_name_is_converted():
 def test_mask_that_a_layer_adds_to_its_scores_is_fused():
     torch_library.register()
     _, findings = keep_original(tiny_model("doge"), "for a test")
+    assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
+
+
+def test_attention_to_an_encoder_that_is_not_there_is_not_counted():
+    torch_library.register()
+    _, findings = keep_original(tiny_model("trocr"), "for a test")
     assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
 
 

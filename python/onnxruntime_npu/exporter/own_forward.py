@@ -156,10 +156,21 @@ def fuse_forward(
 ) -> list[float]:
     """Replace the forward passes of a model's attention; return the difference of each.
 
-    ``probe`` is not used: modules are recognised by their parts.
+    Modules are recognised by their parts; those that ``probe(model)`` does not call are left, as
+    attention to an encoder in decoders that are used without one.
     """
-    del probe
+    called: set[nn.Module] = set()
     found = [(module, form) for module in model.modules() for form in _FORMS if form.takes(module)]
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: called.add(module))
+        for module, _ in found
+    ]
+    try:
+        probe(model)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    found = [(module, form) for module, form in found if module in called]
     differences = [_prove(module, form) for module, form in found]
     for module, form in found:
         functions.add(module, "forward", form.forward(module))
