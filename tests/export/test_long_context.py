@@ -28,8 +28,11 @@ CONTINUATIONS = [[12, 13, 14], [20, 21, 22], [30, 31, 32]]
 # Rotary embeddings without these scalings, or none.
 UNSCALED = {
     "bart",
+    "bert",
+    "biogpt",
     "bloom",
     "codegen",
+    "ctrl",
     "falcon-alibi",
     "gemma4_text",
     "gpt2",
@@ -39,14 +42,32 @@ UNSCALED = {
     "mpt",
     "opt",
     "roberta",
+    "trocr",
     "xglm",
+}
+# Architectures whose rotary embeddings are made as those of others.
+REPEATED = {
+    "afmoe",
+    "aria_text",
+    "cohere2_moe",
+    "exaone_moe",
+    "granite_swa",
+    "granitemoe_swa",
+    "granitemoeshared",
+    "hy_v3",
+    "hyperclovax",
+    "jais2",
+    "jetmoe",
+    "laguna",
+    "mellum",
+    "solar_open",
 }
 # Each architecture with one of the scalings: what depends on the length is what may go wrong.
 OF_LENGTHS = ("dynamic", "longrope", "yarn")
 ONLY_LONGROPE = {"phi3", "phi4_multimodal", "phimoe"}  # transformers takes no other
 EVERY_KIND = [
     (kind, "longrope" if kind in ONLY_LONGROPE else OF_LENGTHS[i % len(OF_LENGTHS)])
-    for i, kind in enumerate(kind for kind in CONFIGS if kind not in UNSCALED)
+    for i, kind in enumerate(kind for kind in CONFIGS if kind not in UNSCALED | REPEATED)
 ]
 
 

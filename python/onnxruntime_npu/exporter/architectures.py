@@ -51,6 +51,8 @@ _GROUPED = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
+_ROUTED_FEW = {**_TOKENS, **_EXPERTS, "head_dim": 16}
+_GRANITE = {**_TOKENS, "num_local_experts": 4, "num_experts_per_tok": 2}
 _TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
 _CODEGEN = {"n_layer": 2, "n_head": 4, "n_embd": 64, "rotary_dim": 8, "n_positions": 128}
 # Two layers of a kind each, and two that use their keys and values.
@@ -65,6 +67,11 @@ _SHARED = {
     "hidden_size_per_layer_input": 16,
 }
 REBUILT = (
+    Architecture(
+        "aria_text",
+        f"{_ROUTED} and shared experts",
+        {**_TOKENS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+    ),
     Architecture("arcee", "an MLP of squared ReLU, kept", _TOKENS),
     Architecture("cwm", "sliding window of some layers", {**_TOKENS, **_WINDOWS, "head_dim": 16}),
     Architecture(
@@ -73,9 +80,29 @@ REBUILT = (
         {**_TOKENS, **_GROUPED, "head_dim": 16},
     ),
     Architecture(
+        "exaone_moe",
+        "routing with a bias and a shared expert, sliding window of some layers",
+        {
+            **_ROUTED_FEW,
+            **_WINDOWS,
+            "num_shared_experts": 1,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
+    Architecture(
         "glm4_moe",
         "partial rotation, grouped routing and a shared expert",
         {**_GROUPED, "head_dim": 16},
+    ),
+    Architecture(
+        "hy_v3",
+        "routing with a bias and a shared expert, norms of queries and keys",
+        {**_ROUTED_FEW, "num_shared_experts": 1, "first_k_dense_replace": 1},
+    ),
+    Architecture(
+        "jais2", "LayerNorm and an MLP of squared ReLU, kept", {**_TOKENS, "head_dim": 16}
     ),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
@@ -122,6 +149,11 @@ REBUILT = (
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{_ROUTED}, norms of queries and keys", _EXPERTS),
     Architecture("smollm3", "layers without rotation", _TOKENS),
+    Architecture(
+        "solar_open",
+        "grouped routing and a shared expert",
+        {**_TOKENS, **_GROUPED, "head_dim": 16},
+    ),
     Architecture("stablelm", "partial rotation, LayerNorm, kept"),
     Architecture(
         "starcoder2",
@@ -132,6 +164,18 @@ REBUILT = (
 ORIGINAL = tuple(
     Architecture(model_type, particulars, tested, False, *caches)
     for model_type, particulars, tested, *caches in (
+        (
+            "afmoe",
+            "gated attention, four norms a layer, routing with a bias, sliding window",
+            {
+                **_ROUTED_FEW,
+                **_WINDOWS,
+                "num_dense_layers": 1,
+                "num_shared_experts": 1,
+                "n_group": 1,
+                "topk_group": 1,
+            },
+        ),
         ("apertus", "an MLP of xIELU, norms of queries and keys", _TOKENS),
         (
             "bart",
@@ -144,11 +188,23 @@ ORIGINAL = tuple(
                 "decoder_ffn_dim": 112,
             },
         ),
+        ("bert", "the decoder; learned positions", {**_TOKENS, "is_decoder": True}),
+        ("biogpt", "learned positions from the third row, scaled embedding", _TOKENS),
         ("bitnet", "norms inside attention and MLP", _TOKENS),
         ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, _GROWING),
         ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, _ROWS),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
         ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
+        (
+            "cohere2_moe",
+            f"{_ROUTED}, interleaved rotation, a parallel block",
+            {**_ROUTED_FEW, "sliding_window": 4, "logit_scale": 4.0},
+        ),
+        (
+            "ctrl",
+            "sinusoidal positions",
+            {"n_embd": 64, "dff": 112, "n_layer": 2, "n_head": 4, "n_positions": 128},
+        ),
         (
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
@@ -243,12 +299,35 @@ ORIGINAL = tuple(
             {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
         ),
         ("granitemoe", _ROUTED, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+        ("granitemoe_swa", f"{_ROUTED}, sinks, sliding window", {**_GRANITE, **_WINDOWS}, _ROWS),
+        (
+            "granitemoeshared",
+            f"{_ROUTED} and a shared MLP",
+            {**_GRANITE, "shared_intermediate_size": 48},
+        ),
+        ("granite_swa", "sinks, sliding window", {**_TOKENS, **_WINDOWS}, _ROWS),
         ("helium", "rotation in pairs", {**_TOKENS, "head_dim": 16}),
         ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **_TOKENS}),
         (
             "hunyuan_v1_moe",
             f"{_ROUTED} and a shared expert",
             {"head_dim": 16, "num_experts": 4, "moe_topk": 2, **_TOKENS},
+        ),
+        (
+            "hyperclovax",
+            "factors of embedding, residual and logits, norms after attention and MLP",
+            {**_TOKENS, "head_dim": 16},
+        ),
+        (
+            "jetmoe",
+            "experts of attention, routed MLP",
+            {**_GRANITE, "kv_channels": 16},
+            _ROWS,
+        ),
+        (
+            "laguna",
+            "gated attention, routed MLP and a shared expert, rotary tables of kinds of layers",
+            {**_ROUTED_FEW, "shared_expert_intermediate_size": 48},
         ),
         (
             "llama4_text",
@@ -264,6 +343,7 @@ ORIGINAL = tuple(
             },
             _ROWS,
         ),
+        ("mellum", f"{_ROUTED}, rotary tables of kinds of layers", _ROUTED_FEW),
         (
             "mimo_v2_flash",
             "values smaller than keys, sinks of sliding layers, grouped routing",
@@ -312,6 +392,18 @@ ORIGINAL = tuple(
             "roberta",
             "learned positions that begin after that of padding",
             {**_TOKENS, "is_decoder": True},
+        ),
+        (
+            "trocr",
+            "the decoder; learned positions of a row's slots",
+            {
+                **_TOKENS,
+                "d_model": 64,
+                "decoder_layers": 2,
+                "decoder_attention_heads": 4,
+                "decoder_ffn_dim": 112,
+            },
+            _ROWS,
         ),
         ("vaultgemma", "capped scores and logits", {**_TOKENS, **_WINDOWS, "head_dim": 16}, _ROWS),
         (
