@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 
 from .definition import Op
-from .discovery import all_compositions, all_ops
+from .discovery import all_compositions
 from .empty_inputs import empty_constants, stands_for_absent
 from .function_body import IR_ATTRIBUTE_TYPES, BodyLibrary, TensorType
 from .node_parts import Attribute, DefinitionError
-from .node_types import node_types
+from .node_types import all_node_types
 
 _DOMAIN = "npu"
 # The overload of a node without a body in a model where other nodes of its type have one.
@@ -41,7 +41,7 @@ class _Bodies:
     """Bodies for the nodes of one model; ``missing`` are the op types that have none."""
 
     def __init__(self, opset: int, existing: Iterable[tuple[str, str, str]]) -> None:
-        self._types = node_types(all_ops().values())
+        self._types = all_node_types()
         self._files_only = {op.file_type for op in all_compositions().values()}
         self._library = BodyLibrary(opset, [(name, overload) for _, name, overload in existing])
         self.missing: set[str] = set()

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from .definition import Op
-from .discovery import all_ops
-from .node_types import node_types
+from .node_types import all_node_types
 
 _DOMAIN = "npu"
 
@@ -37,7 +36,7 @@ def drop_empty_inputs(model: onnx.ModelProto) -> bool:
     onnxruntime types the results of such a node by the types of all that it names, and looks at no
     shape.
     """
-    types = node_types(all_ops().values())
+    types = all_node_types()
     bodies = {(f.domain, f.name, f.overload) for f in model.functions}
     empty = empty_constants(model.graph)
     scopes = [(node, empty) for graph in _graphs(model.graph) for node in graph.node]

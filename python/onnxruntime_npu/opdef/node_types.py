@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import zip_longest
 
 from .definition import Op
+from .discovery import all_ops
 from .node_parts import Attribute, DefinitionError, Input, Output
 from .schema import Argument, Type
 
@@ -39,6 +41,12 @@ class NodeType:
                 return op
         counts = sorted(count for count, _ in self.ops if count is not None)
         raise DefinitionError(f"{self.type}: expected {counts} inputs, got {input_count}")
+
+
+@lru_cache(maxsize=1)
+def all_node_types() -> dict[str, NodeType]:
+    """Return every op type of the operators of the default roots by name, made once."""
+    return node_types(all_ops().values())
 
 
 def node_types(ops: Iterable[Op]) -> dict[str, NodeType]:

@@ -6,9 +6,8 @@ from typing import Any
 
 import onnx
 
-from .discovery import all_ops
 from .node_parts import Attribute, Input, Output
-from .node_types import NodeType, node_types
+from .node_types import NodeType, all_node_types
 
 _ATTRIBUTE_TYPES = {
     "int": onnx.defs.OpSchema.AttrType.INT,
@@ -22,7 +21,7 @@ _ATTRIBUTE_TYPES = {
 
 def register_schemas() -> None:
     """Register every op type with ``onnx``, once per process."""
-    for node_type in node_types(all_ops().values()).values():
+    for node_type in all_node_types().values():
         if not onnx.defs.has(node_type.type, 1, "npu"):
             onnx.defs.register_schema(make_schema(node_type))
 
