@@ -149,51 +149,48 @@ def test_provider_fills_in_defaults(op: Op, dtype: str, i: int) -> None:
 
 
 @graph_calls
-def test_provider(op: Op, dtype: str, i: int) -> None:
+def test_provider_and_function_body(op: Op, dtype: str, i: int) -> None:
+    """One test, since most of its time makes the model that both run."""
     sample = samples(op, dtype)[i]
     model = make_model(op, sample, body=True)
-    check_close(op, dtype, run_model(model, NPU, op, sample), reference(op, sample))
+    want = reference(op, sample)
+    check_close(op, dtype, run_model(model, NPU, op, sample), want)
+    if not model.functions:
+        assert op.not_portable, "the body refuses a call that the definition does not name"
+        return
+    onnx.checker.check_model(model)
+    check_close(op, dtype, run_model(model, CPU, op, sample), want, reduces_empty=False)
 
 
 @pytest.mark.parametrize("op", GRAPH_OPS, ids=lambda op: op.name)
 def test_node_without_body_infers_result_types(op: Op) -> None:
-    seen = set()
+    """One model has a node for each call of other types, since loading a session takes a while."""
+    whole, seen, want = onnx.ModelProto(), set(), {}
     for dtype in op.sample_dtypes:
         for sample in samples(op, dtype):
             model = make_model(op, sample, body=False)
             infos = [*model.graph.input, *model.graph.output]
             types = str([(i.name, i.type.tensor_type.elem_type) for i in infos])
-            if types in seen:  # loading a session takes a while
+            if types in seen:
                 continue
+            model = onnx.compose.add_prefix(model, f"{len(seen)}_{dtype}_{sample.id}_")
             seen.add(types)
-            want = [info.type.tensor_type.elem_type for info in model.graph.output]
+            for info in model.graph.output:
+                want[info.name] = info.type.tensor_type.elem_type
             for i, info in enumerate(model.graph.output):
                 output = op.outputs[min(i, len(op.outputs) - 1)]
                 told = all(output.name in typing for typing in op.typings)
                 if told or len(output.dtypes) == 1:  # else the model must declare it
                     info.ClearField("type")
-            got = [_element_type(o.type) for o in session(model, NPU).get_outputs()]
-            assert got == want, f"{dtype} {sample.id}"
+            whole.MergeFrom(model)
+    del whole.opset_import[2:]  # the same of each model
+    got = {o.name: _element_type(o.type) for o in session(whole, NPU).get_outputs()}
+    assert got == want
 
 
 def _element_type(name: str) -> int:
     element = name.removeprefix("tensor(").removesuffix(")")
     return dt.NUMBERS[{"float": "float32", "double": "float64"}.get(element, element)]
-
-
-@pytest.mark.parametrize(
-    ("op", "dtype", "i"),
-    _calls([op for op in OPS if op.body_function is not None], repeats=False),
-)
-def test_function_body(op: Op, dtype: str, i: int) -> None:
-    sample = samples(op, dtype)[i]
-    model = make_model(op, sample, body=True)
-    if not model.functions:
-        assert op.not_portable, "the body refuses a call that the definition does not name"
-        pytest.skip(f"not portable: {op.not_portable}")
-    onnx.checker.check_model(model)
-    got = run_model(model, CPU, op, sample)
-    check_close(op, dtype, got, reference(op, sample), reduces_empty=False)
 
 
 @first_dtype_calls
