@@ -15,8 +15,8 @@ from .conftest import CONFIGS, CONTINUATIONS, PROMPTS, expected_logits, marks_of
 from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
 
 BFLOAT16, FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
-# Each run compares these, and a Llama in test_causal_lm.py.
-QUICK = {"bloom", "gpt_oss"}
+# Each run compares this one, and a Llama in test_causal_lm.py.
+QUICK = {"gpt_oss"}
 KINDS = [
     pytest.param(kind, marks=marks_of(kind, REPEATED_KINDS, set(CONFIGS) - QUICK))
     for kind in CONFIGS

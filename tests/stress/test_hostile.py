@@ -41,6 +41,7 @@ def test_a_process_that_dies_or_hangs_is_found(capsys, monkeypatch, tmp_path) ->
     assert printed.endswith("4 fatal from seed 3 on, 1 refused, 2 failures\n")
 
 
+@pytest.mark.slow
 def test_a_model_of_which_onnxruntime_itself_dies_is_no_failure(capsys) -> None:
     """Split in 2 with three outputs: onnxruntime 1.31.1 reads beyond the two."""
     assert hostile.main(["models", "--seed", "4202012", "--count", "1"]) == 0
