@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import shutil
@@ -85,29 +86,37 @@ def tiny_model(kind: str, **changes: Any) -> Any:
     return enlarge(model)
 
 
-@pytest.fixture(scope="session")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path, Any]]:
-    """Return a function that gives (model, directory, report) of an export.
+def export_once(
+    factory: pytest.TempPathFactory, name: str, export: Callable[[Path], Any]
+) -> tuple[Path, Any]:
+    """Return the directory and the report of an export of that name.
 
     It is made once for all workers: what one has exported is renamed into a common folder.
     """
-    base = tmp_path_factory.getbasetemp()
+    base = factory.getbasetemp()
     common = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "exported"
+    place = common / name
+    if not place.exists():
+        own = factory.mktemp("export")
+        report = export(own / "model")
+        (own / "report").write_bytes(pickle.dumps(report))
+        common.mkdir(exist_ok=True)
+        with contextlib.suppress(OSError):  # another worker was faster
+            own.rename(place)
+    return place / "model", pickle.loads((place / "report").read_bytes())
+
+
+@pytest.fixture(scope="session")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[Any, Path, Any]]:
+    """Return a function that gives (model, directory, report) of an export, made once."""
     made: dict[str, tuple[Any, Path, Any]] = {}
 
     def get(kind: str, **options: Any) -> tuple[Any, Path, Any]:
         name = "_".join([kind, *(f"{key}-{value}" for key, value in sorted(options.items()))])
         if name not in made:
-            model, place = tiny_model(kind), common / name
-            if not place.exists():
-                own = tmp_path_factory.mktemp("export")
-                report = export_causal_lm(model, own / "model", **{"check": False, **options})
-                (own / "report").write_bytes(pickle.dumps(report))
-                common.mkdir(exist_ok=True)
-                with contextlib.suppress(OSError):  # another worker was faster
-                    own.rename(place)
-            report = pickle.loads((place / "report").read_bytes())
-            made[name] = (model, place / "model", report)
+            model = tiny_model(kind)
+            export = functools.partial(export_causal_lm, model, **{"check": False, **options})
+            made[name] = (model, *export_once(tmp_path_factory, name, export))
         return made[name]
 
     return get

@@ -17,7 +17,7 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import Seq2SeqLM
 from onnxruntime_npu.sampling import Sampler
 
-from .conftest import Forced, enlarge, model_kept
+from .conftest import Forced, enlarge, export_once, model_kept
 
 PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
 SIZES = {
@@ -150,6 +150,17 @@ def words():
     )
 
 
+def model_and_export(factory, kind):
+    """Return (model, directory, report) of an export that other files and workers share."""
+    model = tiny_model(kind)
+
+    def export(place):
+        with model_kept(model):
+            return export_seq2seq(model, place, tokenizer=words() if kind == "t5" else None)
+
+    return model, *export_once(factory, f"seq2seq_{kind}", export)
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Return a function that gives (model, directory, report) of an export, made once."""
@@ -157,10 +168,7 @@ def exported(tmp_path_factory):
 
     def get(kind):
         if kind not in made:
-            model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
-            tokenizer = words() if kind == "t5" else None
-            with model_kept(model):
-                made[kind] = (model, place, export_seq2seq(model, place, tokenizer=tokenizer))
+            made[kind] = model_and_export(tmp_path_factory, kind)
         return made[kind]
 
     return get

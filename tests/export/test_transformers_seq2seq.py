@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from onnxruntime_npu import NPUModelForSeq2SeqLM, export_seq2seq
+from onnxruntime_npu import NPUModelForSeq2SeqLM
 from onnxruntime_npu.errors import ArgumentError
 
-from .test_seq2seq import source_of, tiny_model
+from .test_seq2seq import model_and_export, source_of
 
 NPU, CPU = "NPUExecutionProvider", "CPUExecutionProvider"
 WAYS = {
@@ -27,10 +27,7 @@ def exported_kind(tmp_path_factory):
 
     def get(kind):
         if kind not in made:
-            model = tiny_model(kind)
-            directory = tmp_path_factory.mktemp(kind)
-            export_seq2seq(model, directory)
-            made[kind] = model, directory
+            made[kind] = model_and_export(tmp_path_factory, kind)[:2]
         return made[kind]
 
     return get
