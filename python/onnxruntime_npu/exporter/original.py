@@ -214,8 +214,9 @@ def keep_original(
     if not fuse_attention(model, _probe, findings, functions, opset):
         fuse_own_attention(model, _probe, functions, findings)
     replace_rotary(model, _probe, functions, findings)
-    sizes, tables = attempt(_cache_sizes, model), follow_positions(model, functions)
-    return OriginalDecoder(model, sizes, functions, tables).eval(), findings
+    sizes = attempt(_cache_sizes, model)
+    position_tables = follow_positions(model, functions)
+    return OriginalDecoder(model, sizes, functions, position_tables).eval(), findings
 
 
 def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:

@@ -74,7 +74,7 @@ def _rows_read(model: Any, **options: Any) -> dict[nn.Embedding, int]:
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     with observed(nn.functional, "embedding") as calls:
         model(input_ids=torch.tensor([tokens]), use_cache=False, **options)
-    found = {}
+    found: dict[nn.Embedding, int] = {}
     for (indices, weight, *_), _ in calls:
         read = indices.flatten()
         if read.equal(torch.arange(_TOKENS) + read[0]):
