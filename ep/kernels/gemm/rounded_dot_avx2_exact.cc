@@ -139,13 +139,11 @@ struct StretchRows {
   }
 };
 
-#define NPU_INLINE __attribute__((always_inline))
-
 // f(0), f(1), ... as constants: an array that a loop indexes is kept in memory, not in registers.
 template <int kCount, class F>
-NPU_INLINE inline void Unrolled(const F& f) {
+NPU_SIMD_INLINE void Unrolled(const F& f) {
   const auto call = [&]<int... i>(std::integer_sequence<int, i...>)
-                        NPU_INLINE { (f(std::integral_constant<int, i>()), ...); };
+                        NPU_SIMD_INLINE_LAMBDA { (f(std::integral_constant<int, i>()), ...); };
   call(std::make_integer_sequence<int, kCount>());
 }
 
@@ -155,15 +153,15 @@ struct RowSum {
 
   // Has both sums before the next step: otherwise the compiler adds up products of several steps first, for which there
   // are too few registers.
-  NPU_INLINE void Settle() { asm("" : "+v"(half[0]), "+v"(half[1])); }
+  NPU_SIMD_INLINE void Settle() { asm("" : "+v"(half[0]), "+v"(half[1])); }
 };
 template <int kRows>
 using BlockSums = RowSum[kRows];
 
 // Adds the products of kRows rows with a quad to `sum`, or begins it with them.
 template <int kRows>
-NPU_INLINE inline void AddQuad(const int8_t* a, const Step<4>& b, bool begins, BlockSums<kRows>& sum) {
-  Unrolled<kRows>([&](auto r) NPU_INLINE {
+NPU_SIMD_INLINE void AddQuad(const int8_t* a, const Step<4>& b, bool begins, BlockSums<kRows>& sum) {
+  Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
     const __m256i of_row = Broadcast(a + 4 * r);
     const __m256i first = _mm256_maddubs_epi16(b.first, of_row), last = _mm256_maddubs_epi16(b.last, of_row);
     sum[r].half[0] = begins ? first : _mm256_add_epi16(sum[r].half[0], first);
@@ -174,19 +172,20 @@ NPU_INLINE inline void AddQuad(const int8_t* a, const Step<4>& b, bool begins, B
 
 // Adds the products of kRows rows with quads [begin, end), kPairs at most, to `total`, or begins it with them.
 template <int kRows, class Steps>
-NPU_INLINE inline void AddPairs(const int8_t* a, int64_t next, const Steps& steps, int64_t begin, int64_t end,
-                                bool begins, BlockSums<kRows>& total) {
+NPU_SIMD_INLINE void AddPairs(const int8_t* a, int64_t next, const Steps& steps, int64_t begin, int64_t end,
+                              bool begins, BlockSums<kRows>& total) {
   BlockSums<kRows> sum;
   a += begin * next;
   AddQuad<kRows>(a, steps[begin], true, sum);
   if (end - begin == kPairs) {
-    Unrolled<kPairs - 1>([&](auto i) NPU_INLINE { AddQuad<kRows>(a += next, steps[begin + i + 1], false, sum); });
+    Unrolled<kPairs - 1>([&](auto i)
+                             NPU_SIMD_INLINE_LAMBDA { AddQuad<kRows>(a += next, steps[begin + i + 1], false, sum); });
   } else {
     for (int64_t q = begin + 1; q < end; ++q) AddQuad<kRows>(a += next, steps[q], false, sum);
   }
   const __m256i ones = _mm256_set1_epi16(1);
-  Unrolled<kRows>([&](auto r) NPU_INLINE {
-    Unrolled<2>([&](auto half) NPU_INLINE {
+  Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
+    Unrolled<2>([&](auto half) NPU_SIMD_INLINE_LAMBDA {
       const __m256i sums = _mm256_madd_epi16(sum[r].half[half], ones);
       total[r].half[half] = begins ? sums : _mm256_add_epi32(total[r].half[half], sums);
     });
@@ -195,21 +194,21 @@ NPU_INLINE inline void AddPairs(const int8_t* a, int64_t next, const Steps& step
 
 // total = the products of kRows rows of A with `quads` quads, whose steps are `steps`.
 template <int kRows, class Steps>
-NPU_INLINE inline void SumNibbles(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
-                                  BlockSums<kRows>& total) {
+NPU_SIMD_INLINE void SumNibbles(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
+                                BlockSums<kRows>& total) {
   AddPairs<kRows>(a, next, steps, 0, std::min(quads, kPairs), true, total);
   for (int64_t q = kPairs; q < quads; q += kPairs)
     AddPairs<kRows>(a, next, steps, q, std::min(quads, q + kPairs), false, total);
 }
 
 template <int kRows, class Steps>
-NPU_INLINE inline void SumWords(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
-                                BlockSums<kRows>& total) {
-  Unrolled<kRows>([&](auto r) NPU_INLINE { total[r].half[0] = total[r].half[1] = _mm256_setzero_si256(); });
+NPU_SIMD_INLINE void SumWords(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
+                              BlockSums<kRows>& total) {
+  Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA { total[r].half[0] = total[r].half[1] = _mm256_setzero_si256(); });
   for (int64_t q = 0; q < quads; ++q, a += next)
-    Unrolled<2>([&](auto pair) NPU_INLINE {
+    Unrolled<2>([&](auto pair) NPU_SIMD_INLINE_LAMBDA {
       const Step<8> b = steps[2 * q + pair];
-      Unrolled<kRows>([&](auto r) NPU_INLINE {
+      Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
         const __m256i of_row = Broadcast(a + 8 * r + 4 * pair);
         total[r].half[0] = _mm256_add_epi32(total[r].half[0], _mm256_madd_epi16(b.first, of_row));
         total[r].half[1] = _mm256_add_epi32(total[r].half[1], _mm256_madd_epi16(b.last, of_row));
@@ -218,38 +217,48 @@ NPU_INLINE inline void SumWords(const int8_t* a, int64_t next, int64_t quads, co
     });
 }
 
+// sums = the products of kRows rows of A with `quads` quads.
+template <int bits, int kRows, class Steps>
+NPU_SIMD_INLINE void SumProducts(const int8_t* a, int64_t next, int64_t quads, const Steps& steps,
+                                 BlockSums<kRows>& sums) {
+  if constexpr (bits == 4) {
+    SumNibbles<kRows>(a, next, quads, steps, sums);
+  } else {
+    SumWords<kRows>(a, next, quads, steps, sums);
+  }
+}
+
 // How groups lie in a stretch: whole ones of kPairs quads, or of a multiple of them, have no branches between products,
 // and the former no sums in memory.
 enum class Groups { kAny, kMultiples, kPairs };
 
 // Multiplies kRows rows with `quads` quads of one group.
 template <int bits, class Kind, Groups groups, int kRows, class Steps>
-NPU_INLINE inline void MultiplyRows(const StretchRows& a, int64_t quads, const Steps& steps, bool first, bool last,
-                                    const GroupScale<bits, Kind>& scale) {
+NPU_SIMD_INLINE void MultiplyRows(const StretchRows& a, int64_t quads, const Steps& steps, bool first, bool last,
+                                  const GroupScale<bits, Kind>& scale) {
   BlockSums<kRows> sums;
   if constexpr (groups != Groups::kAny) {
     AddPairs<kRows>(a.values, a.next, steps, 0, kPairs, true, sums);
     if constexpr (groups == Groups::kMultiples)
       for (int64_t q = kPairs; q < quads; q += kPairs)
         AddPairs<kRows>(a.values, a.next, steps, q, q + kPairs, false, sums);
-  } else if constexpr (bits == 4) {
-    SumNibbles<kRows>(a.values, a.next, quads, steps, sums);
   } else {
-    SumWords<kRows>(a.values, a.next, quads, steps, sums);
+    SumProducts<bits, kRows>(a.values, a.next, quads, steps, sums);
   }
   if constexpr (groups == Groups::kAny) {
     if (!first)
-      Unrolled<kRows>([&](auto r) NPU_INLINE {
+      Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
         for (int half = 0; half < 2; ++half)
           sums[r].half[half] = _mm256_add_epi32(sums[r].half[half], Load(a.sums[r] + 8 * half));
       });
     if (!last) {
-      Unrolled<kRows>([&](auto r)
-                          NPU_INLINE { Store(a.sums[r], sums[r].half[0]), Store(a.sums[r] + 8, sums[r].half[1]); });
+      Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
+        Store(a.sums[r], sums[r].half[0]), Store(a.sums[r] + 8, sums[r].half[1]);
+      });
       return;
     }
   }
-  Unrolled<kRows>([&](auto r) NPU_INLINE {
+  Unrolled<kRows>([&](auto r) NPU_SIMD_INLINE_LAMBDA {
     float* const to = a.total + r * kPanelColumns;
     __m256 total[2] = {_mm256_loadu_ps(to), _mm256_loadu_ps(to + 8)};
     scale.AddTo(sums[r].half, a.row_sums[r], a.row_scales[r], total);
@@ -327,38 +336,6 @@ class Chunk {
   __m256i unpacked_[kChunkQuads<bits> * kStepsOfQuad<bits> * 2];
 };
 
-// The products of one row of A with the quads of a group.
-template <int bits>
-inline void SumOneRow(const int8_t* a, const uint8_t* stored, int64_t quads, __m256i (&sums)[2]) {
-  __m256i first = _mm256_setzero_si256(), last = first;
-  if constexpr (bits == 4) {
-    const __m256i ones = _mm256_set1_epi16(1);
-    for (int64_t q = 0; q < quads;) {
-      __m256i of_first = _mm256_setzero_si256(), of_last = of_first;
-      for (const int64_t end = std::min(quads, q + kPairs); q < end; ++q) {
-        const Step<4> b(stored + q * kStepBytes<4>);
-        const __m256i of_row = Broadcast(a + 4 * q);
-        of_first = _mm256_add_epi16(of_first, _mm256_maddubs_epi16(b.first, of_row));
-        of_last = _mm256_add_epi16(of_last, _mm256_maddubs_epi16(b.last, of_row));
-      }
-      first = _mm256_add_epi32(first, _mm256_madd_epi16(of_first, ones));
-      last = _mm256_add_epi32(last, _mm256_madd_epi16(of_last, ones));
-    }
-  } else {
-    for (int64_t q = 0; q < quads; ++q) {
-#pragma GCC unroll 2
-      for (int pair = 0; pair < 2; ++pair) {
-        const Step<8> b(stored + (2 * q + pair) * kStepBytes<8>);
-        const __m256i of_row = Broadcast(a + 8 * q + 4 * pair);
-        first = _mm256_add_epi32(first, _mm256_madd_epi16(b.first, of_row));
-        last = _mm256_add_epi32(last, _mm256_madd_epi16(b.last, of_row));
-      }
-    }
-  }
-  sums[0] = first;
-  sums[1] = last;
-}
-
 // One row without a zero point: the totals stay in registers, too, whose way through memory takes longer than a small
 // group's products.
 template <int bits, class Kind>
@@ -367,11 +344,11 @@ void DotOneRow(const RoundedRows& a, const uint8_t* stored, const PanelScales& s
     ColumnValues<bits> total(StartOf(scales) + column);
     for (int64_t g = 0; g < a.groups; ++g) {
       const int64_t begin = g * a.group / 4, end = (std::min(a.depth, (g + 1) * a.group) + 3) / 4;
-      __m256i sums[2];
-      SumOneRow<bits>(a.values + begin * kQuadBytesOfA<bits>, stored + begin * kQuadBytes<bits> + 2 * column,
-                      end - begin, sums);
+      BlockSums<1> sums;
+      SumProducts<bits, 1>(a.values + begin * kQuadBytesOfA<bits>, kQuadBytesOfA<bits>, end - begin,
+                           PanelSteps<bits>{stored + 2 * column}.From(begin), sums);
       const GroupScale<bits, Kind> scale(scales, g, column);
-      scale.AddTo(sums, a.sums[g * a.stride], a.scales[g * a.stride], total.half);
+      scale.AddTo(sums[0].half, a.sums[g * a.stride], a.scales[g * a.stride], total.half);
     }
     total.StoreTo(tile + column);
     ColumnValues<bits>(tile + column).StoreTo(tile + column);

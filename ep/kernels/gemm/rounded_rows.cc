@@ -122,43 +122,26 @@ void RowRounding::StoreOnes(int64_t slot, Place before) {
   }
 }
 
-namespace {
-
-// rounded[j] = x[j] * factor as int8; returns their sum. Of a constant count the compiler unrolls the loops.
-inline int32_t Round(const float* x, int64_t count, float factor, int8_t* rounded) {
-  alignas(64) int32_t whole[kBlock];
-  int32_t sum = 0;
-#pragma omp simd
-  for (int64_t j = 0; j < count; ++j) whole[j] = RoundSaturated(x[j] * factor, -128.0f, 127.0f);
-#pragma omp simd reduction(+ : sum)
-  for (int64_t j = 0; j < count; ++j) sum += whole[j];
-#pragma omp simd
-  for (int64_t j = 0; j < count; ++j) rounded[j] = static_cast<int8_t>(whole[j]);
-  return sum;
-}
-
-// The group size of most quantised weights.
-constexpr int64_t kCommonGroup = 32;
-
-}  // namespace
-
 // Row m0 + i of an A of floats as row i of the block.
 void RowRounding::RoundRow(int64_t m0, int64_t i) {
+  alignas(64) int32_t whole[kBlock];
   alignas(64) int8_t rounded[kBlock];
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
   const float* row = LoadRow(m0 + i);
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
-    const int64_t length = end - begin;
-    const float magnitude = std::bit_cast<float>(length == kCommonGroup ? MaxMagnitudeBits(row + begin, kCommonGroup, 0)
-                                                                        : MaxMagnitudeBits(row + begin, length, 0));
+    const float magnitude = std::bit_cast<float>(MaxMagnitudeBits(row + begin, end - begin, 0));
     const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
     int32_t sum = 0;
     for (int64_t k = begin; k < end; k += kBlock) {
       const int64_t count = std::min(kBlock, end - k);
-      sum += count == kCommonGroup ? Round(row + k, kCommonGroup, factor, rounded)
-                                   : Round(row + k, count, factor, rounded);
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) whole[j] = RoundSaturated(row[k + j] * factor, -128.0f, 127.0f);
+#pragma omp simd reduction(+ : sum)
+      for (int64_t j = 0; j < count; ++j) sum += whole[j];
+#pragma omp simd
+      for (int64_t j = 0; j < count; ++j) rounded[j] = static_cast<int8_t>(whole[j]);
       to.Store(BeginOf(g) + k - begin, rounded, count);
     }
     scales_[g * slots_ + slot] = magnitude / 127.0f;
