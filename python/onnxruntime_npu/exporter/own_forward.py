@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import nn
 
 from .attention_interface import ATTENTION, attend
 from .proof import compare
-from .replaced_functions import ReplacedFunctions
+from .replaced_functions import ReplacedFunctions, observed
 
 _Forward = Callable[..., tuple[torch.Tensor, None]]
 _BATCH, _NEW = 2, 5  # of the proof
@@ -159,18 +160,11 @@ def fuse_forward(
     Modules are recognised by their parts; those that ``probe(model)`` does not call are left, as
     attention to an encoder in decoders that are used without one.
     """
-    called: set[nn.Module] = set()
     found = [(module, form) for module in model.modules() for form in _FORMS if form.takes(module)]
-    hooks = [
-        module.register_forward_pre_hook(lambda module, _: called.add(module))
-        for module, _ in found
-    ]
-    try:
+    with ExitStack() as stack:
+        observations = [stack.enter_context(observed(module, "forward")) for module, _ in found]
         probe(model)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    found = [(module, form) for module, form in found if module in called]
+    found = [each for each, calls in zip(found, observations, strict=True) if calls]
     differences = [_prove(module, form) for module, form in found]
     for module, form in found:
         functions.add(module, "forward", form.forward(module))
