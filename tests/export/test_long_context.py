@@ -45,29 +45,12 @@ UNSCALED = {
     "trocr",
     "xglm",
 }
-# Architectures whose rotary embeddings are made as those of others.
-REPEATED = {
-    "afmoe",
-    "aria_text",
-    "cohere2_moe",
-    "exaone_moe",
-    "granite_swa",
-    "granitemoe_swa",
-    "granitemoeshared",
-    "hy_v3",
-    "hyperclovax",
-    "jais2",
-    "jetmoe",
-    "laguna",
-    "mellum",
-    "solar_open",
-}
 # Each architecture with one of the scalings: what depends on the length is what may go wrong.
 OF_LENGTHS = ("dynamic", "longrope", "yarn")
 ONLY_LONGROPE = {"phi3", "phi4_multimodal", "phimoe"}  # transformers takes no other
 EVERY_KIND = [
     (kind, "longrope" if kind in ONLY_LONGROPE else OF_LENGTHS[i % len(OF_LENGTHS)])
-    for i, kind in enumerate(kind for kind in CONFIGS if kind not in UNSCALED | REPEATED)
+    for i, kind in enumerate(kind for kind in CONFIGS if kind not in UNSCALED)
 ]
 
 

@@ -29,6 +29,7 @@ class LengthRotary(nn.Module):
     def __init__(self, original: Any) -> None:
         super().__init__()
         self.original = original
+        self.config = original.config  # some models choose tables by it
         self.frequencies = nn.ModuleDict()  # by the original's names
         self._tables = inspect.unwrap(type(original).forward)  # without the choice of frequencies
 
