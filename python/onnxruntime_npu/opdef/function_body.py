@@ -105,13 +105,15 @@ class Builder:
         *,
         results: int,
         reverse: bool = False,
+        final: bool = False,
     ) -> list[ir.Value]:
-        """Return the results of every step, stacked along axis 0.
+        """Return the results of every step, stacked along axis 0; with ``final`` after the states.
 
         ``step(b, *states, *elements)`` builds one step, from the states before it and from what the
         sequences have for it along axis 0, and returns the new states and its results; it may use
         values of the body. All are of ``dtype``. With ``reverse`` the last step comes first, and
-        its results stay in its place.
+        its results stay in its place. The states with ``final`` are those after another step that
+        follows the last, whose elements are zeros.
         """
         name, number = "step", next(self._scans)
         # onnxruntime's Scan needs a step: another one follows the last, and its results are left.
@@ -123,12 +125,16 @@ class Builder:
         def declare(kind: str, count: int) -> list[ir.Value]:
             return [ir.Value(name=f"{name}{number}_{kind}{i}", type=type_) for i in range(count)]
 
+        # Values have numbers that begin anew in a graph: without a name before them, a step would
+        # give its own the names of some of the body's.
+        self._op.builder.push_module(f"{name}{number}")
         body = self._op.builder.subgraph(
             lambda op, *values: list(step(Builder(op), *values)),
             declare("in", len(states) + len(sequences)),
             declare("out", len(states) + results),
             name=f"{name}{number}",
         )
+        self._op.builder.pop_module()
         directions = {
             f"scan_{kind}_directions": [int(reverse)] * count
             for kind, count in (("input", len(sequences)), ("output", results))
@@ -142,7 +148,8 @@ class Builder:
             **directions,
         )
         begin, end = (1, _END) if reverse else (0, -1)
-        return [self.Slice(y, [begin], [end], [0]) for y in made[len(states) :]]
+        stacked = [self.Slice(y, [begin], [end], [0]) for y in made[len(states) :]]
+        return [*made[: len(states)], *stacked] if final else stacked
 
     def const(self, value: Any, dtype: str) -> ir.Value:
         """Return a constant of the given element type."""
