@@ -246,9 +246,10 @@ def exported(op: Op, calls: Sequence[Sample]) -> tuple[onnx.ModelProto, list[lis
             results: list[torch.Tensor] = []
             for bound, given in zip(bounds, names, strict=True):
                 values = {**bound, **{name: next(rest) for name in given}}
-                returned = _flat(_call(function, op, values))
-                # An operator without results is checked by what it writes.
-                results += returned or [values[o.mutates] for o in op.outputs if o.mutates]
+                results += _flat(_call(function, op, values))
+                # What is written and not a result is checked, too.
+                written = op.outputs[len(op.schema.returns) :]
+                results += [values[o.mutates] for o in written if o.mutates]
             return tuple(results)
 
     program = torch.onnx.export(

@@ -126,3 +126,79 @@ def test_results_are_those_of_chunks_in_transformers(device: str) -> None:
     found = _run(device, **call, scale=64**-0.5)
     torch.testing.assert_close(found[0], out[0], rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(found[1], state.transpose(2, 3), rtol=1e-4, atol=1e-5)
+
+
+SPECULATIVE = {
+    "actual_seq_lengths": torch.tensor([3, 1, 4], dtype=torch.int32),
+    "ssm_state_indices": torch.tensor([7, 2, 9, 0, 4, 5, 8, 1], dtype=torch.int32),
+    "num_accepted_tokens": torch.tensor([2, 1, 4], dtype=torch.int32),
+}
+
+
+def _blocks(dtype: torch.dtype, sizes: tuple[int, int, int, int]) -> dict[str, torch.Tensor]:
+    call = _call(8, 10, sizes, dtype)
+    state = call.pop("initial_state")
+    return {**call, "state": state, **SPECULATIVE}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("dtype", ACCURACY)
+@pytest.mark.parametrize("sizes", [(2, 4, 128, 128), (1, 3, 100, 37)], ids=["model", "odd"])
+def test_each_token_stores_its_state(
+    sizes: tuple[int, int, int, int], dtype: torch.dtype, device: str
+) -> None:
+    call = {n: t.to(device) for n, t in _blocks(dtype, sizes).items()}
+    before, limit = call["state"].cpu().clone(), ACCURACY[dtype]
+    out = onnxruntime_npu.npu_recurrent_gated_delta_rule(**call)
+    state, blocks = call["state"].cpu(), SPECULATIVE["ssm_state_indices"].tolist()
+    begin = 0
+    for length, accepted in zip([3, 1, 4], [2, 1, 4], strict=True):
+        first = before[blocks[begin + accepted - 1]][None]
+        for count in range(1, length + 1):  # the tokens until each, anew
+            part = slice(begin, begin + count)
+            of_tokens = (call[n][part].cpu() for n in ("query", "key", "value", "beta"))
+            gates = call["g"][part].cpu()
+            right = _formula(*of_tokens, first, [count], sizes[2] ** -0.5, gates)
+            found = out[begin + count - 1].cpu(), state[blocks[begin + count - 1]]
+            for a, b in zip(found, (right[0][-1], right[1][0]), strict=True):
+                torch.testing.assert_close(a.double(), torch.tensor(b), rtol=limit, atol=limit)
+        begin += length
+    others = [3, 6]
+    assert torch.equal(state[others], before[others])
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_gates_of_elements_are_those_of_heads_where_equal(device: str) -> None:
+    call = {n: t.to(device) for n, t in _blocks(torch.float32, (2, 4, 36, 20)).items()}
+    run = onnxruntime_npu.npu_recurrent_gated_delta_rule_functional
+    right, parts = run(**call), {**call, "g": call["g"] / 4}
+    found = run(**parts, gk=(call["g"] * 0.75)[:, :, None].expand(8, 4, 36).contiguous())
+    for a, b in zip(found, right, strict=True):
+        torch.testing.assert_close(a.cpu(), b.cpu(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_functional_form_leaves_the_state(device: str) -> None:
+    call = {n: t.to(device) for n, t in _blocks(torch.bfloat16, (2, 4, 16, 8)).items()}
+    before = call["state"].clone()
+    out, state = onnxruntime_npu.npu_recurrent_gated_delta_rule_functional(**call)
+    assert torch.equal(call["state"].cpu(), before.cpu())
+    right = onnxruntime_npu.npu_recurrent_gated_delta_rule(**call)
+    assert torch.equal(out.cpu(), right.cpu())
+    assert torch.equal(state.cpu(), call["state"].cpu())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_one_block_per_sequence_is_a_sequence_of_chunks(device: str) -> None:
+    call = {n: t.to(device) for n, t in _call(5, 2, (2, 4, 32, 24), torch.float32).items()}
+    lengths = torch.tensor([2, 3], dtype=torch.int32, device=device)
+    blocks = torch.tensor([1, 1, 0, 0, 0], dtype=torch.int32, device=device)
+    state = call.pop("initial_state")
+    right = onnxruntime_npu.npu_chunk_gated_delta_rule(
+        **call, initial_state=state.flip(0).contiguous(), actual_seq_lengths=lengths
+    )
+    out = onnxruntime_npu.npu_recurrent_gated_delta_rule(
+        **call, state=state, scale=1.0, actual_seq_lengths=lengths, ssm_state_indices=blocks
+    )
+    torch.testing.assert_close(out.cpu(), right[0].cpu(), rtol=2e-5, atol=2e-5)
+    torch.testing.assert_close(state.cpu(), right[1].flip(0).cpu(), rtol=2e-5, atol=2e-5)
