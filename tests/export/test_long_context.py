@@ -118,6 +118,7 @@ def assert_rows_match(directory, variant):
         pytest.param("llama", "dynamic", "yarn", marks=pytest.mark.slow),
         pytest.param("phi3", "static", "longrope", marks=pytest.mark.slow),
         ("granite", "dynamic", "longrope"),
+        ("ministral3", "dynamic", "yarn"),  # scales queries, too
         pytest.param("granite", "dynamic", "dynamic", marks=pytest.mark.exhaustive),
         pytest.param("llama", "dynamic", "linear", marks=pytest.mark.exhaustive),
         pytest.param("deepseek_v3", "dynamic", "yarn", marks=pytest.mark.exhaustive),

@@ -106,7 +106,6 @@ REBUILT = (
     ),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
-    Architecture("ministral3", "scaled queries", {"head_dim": 16}),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
     Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
     Architecture(
@@ -369,6 +368,11 @@ ORIGINAL = tuple(
             "minimax_m2",
             f"{_ROUTED}, partial rotation",
             {**_TOKENS, "head_dim": 16, "num_experts_per_tok": 2, "num_local_experts": 4},
+        ),
+        (
+            "ministral3",
+            "queries scaled beyond the trained length",
+            {**_TOKENS, "head_dim": 16},
         ),
         (
             "modernbert-decoder",

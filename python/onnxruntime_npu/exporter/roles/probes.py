@@ -15,6 +15,7 @@ from ..caches.step import LayerCache, Step
 
 BATCH, PAST, NEW, PADDING = 2, 3, 4, 2
 PROBE_WINDOW = 3  # replaces the real window while masks are compared
+_FAR = 1 << 24  # a position beyond every trained length
 
 
 def left_padded(length: int) -> torch.Tensor:
@@ -131,7 +132,9 @@ class StepProbe:
             attention_mask=torch.zeros(self._hidden.shape).masked_fill(
                 self._hidden, torch.finfo(torch.float32).min
             ),
-            position_ids=self._position_ids,
+            # Rotation is that of the tables: what else depends on positions shows at far ones,
+            # as queries that Ministral 3 scales beyond the trained length.
+            position_ids=self._position_ids + _FAR,
             past_key_values=cache,
             use_cache=True,
             position_embeddings=self._tables,
