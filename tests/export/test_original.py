@@ -178,15 +178,15 @@ def test_cache_that_a_model_cannot_have_is_refused_with_the_reason(tmp_path, kin
     assert not list(tmp_path.iterdir())
 
 
-def test_model_with_another_state_than_keys_and_values_is_refused(tmp_path):
-    config = transformers.MambaConfig(vocab_size=97, hidden_size=32, num_hidden_layers=1)
-    model = transformers.MambaForCausalLM(config).eval()
-    message = (
-        r"cannot export MambaForCausalLM \(mamba\): expected a cache of keys and values in every "
-        r"layer, got LinearAttentionLayer in layer 0, whose other state is not exported$"
-    )
-    with pytest.raises(ExportError, match=message):
-        export_causal_lm(model, tmp_path)
+def test_model_that_caches_what_no_layer_of_ours_keeps_is_refused(tmp_path):
+    types = ["linear_attention", "full_attention"]  # of a cache of its own
+    config = transformers.MiniMaxConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, layer_types=types,
+        num_attention_heads=2, num_key_value_heads=2, num_local_experts=2, bos_token_id=1,
+        eos_token_id=2,
+    )  # fmt: skip
+    with pytest.raises(ExportError, match=r"\(minimax\): .*MiniMax uses cache of its own"):
+        export_causal_lm(transformers.MiniMaxForCausalLM(config).eval(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 
 import numpy as np
 import onnx
@@ -65,14 +66,19 @@ def upcast_copy(directory, place):
     return place
 
 
+def emitted_nodes(report):
+    """Return how many nodes an operator has: norms of a sum that is float32 stay apart from it."""
+    nodes = Counter()
+    for op, counts in report.replaced.items():
+        nodes[op.replace("npu_add_rms_norm", "npu_rms_norm")] += counts["emitted"]
+    return nodes
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_bfloat16_is_within_the_rounding_of_transformers(exported, tmp_path, kind):
     _, directory, report = exported(kind, cache="dynamic", dtype="bfloat16")
     *_, exact_report = exported(kind, cache="dynamic")
-    emitted, exact_emitted = (
-        {op: counts["emitted"] for op, counts in each.replaced.items()}
-        for each in (report, exact_report)
-    )
+    emitted, exact_emitted = map(emitted_nodes, (report, exact_report))
     assert report.gaps == [] and emitted == exact_emitted
     exact = logits_of(with_weights_of_file(kind))
     theirs = rms(logits_of(tiny_model(kind).bfloat16()) - exact)

@@ -7,40 +7,24 @@ runs a model of each; ``python -m onnxruntime_npu.exporter.architectures docs/mo
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-_ALL_CACHES = ("dynamic", "static", "paged")
-_ROWS = ("dynamic", "static")  # attention that has no operator for blocks
-_GROWING = ("dynamic",)  # attention of the model's own
+from .architecture import (
+    EXPERTS,
+    GRANITE,
+    GROWING,
+    LATENT,
+    ROUTED,
+    ROWS,
+    TOKENS,
+    Architecture,
+)
+from .recurrent_architectures import RECURRENT
 
-
-@dataclass(frozen=True)
-class Architecture:
-    """An architecture with its name in transformers."""
-
-    model_type: str
-    particulars: str  # of its decoder, or of the models that users know
-    tested: dict[str, Any] = field(default_factory=dict)  # settings of the tested configuration
-    rebuilt: bool = True  # from fused operators; else exported by its own forward pass
-    caches: tuple[str, ...] = _ALL_CACHES
-
-
-_ROUTED = "routed MLP"
-_EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
 _WINDOWS: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"],
     "sliding_window": 4,
-}
-_TOKENS = {"pad_token_id": 0, "eos_token_id": 2, "bos_token_id": 1}
-_LATENT = {
-    "kv_lora_rank": 16,
-    "q_lora_rank": 24,
-    "qk_nope_head_dim": 16,
-    "qk_rope_head_dim": 8,
-    "v_head_dim": 12,
-    "num_key_value_heads": 4,
 }
 _GROUPED = {
     "n_routed_experts": 4,
@@ -51,14 +35,13 @@ _GROUPED = {
     "topk_group": 1,
     "first_k_dense_replace": 1,
 }
-_ROUTED_FEW = {**_TOKENS, **_EXPERTS, "head_dim": 16}
-_GRANITE = {**_TOKENS, "num_local_experts": 4, "num_experts_per_tok": 2}
+_ROUTED_FEW = {**TOKENS, **EXPERTS, "head_dim": 16}
 _TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
 _CODEGEN = {"n_layer": 2, "n_head": 4, "n_embd": 64, "rotary_dim": 8, "n_positions": 128}
 # Two layers of a kind each, and two that use their keys and values.
 _SHARED = {
     **_WINDOWS,
-    **_TOKENS,
+    **TOKENS,
     "num_hidden_layers": 4,
     "num_kv_shared_layers": 2,
     "layer_types": 2 * _WINDOWS["layer_types"],
@@ -69,15 +52,15 @@ _SHARED = {
 REBUILT = (
     Architecture(
         "aria_text",
-        f"{_ROUTED} and shared experts",
-        {**_TOKENS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
+        f"{ROUTED} and shared experts",
+        {**TOKENS, "moe_num_experts": 4, "moe_topk": 2, "moe_num_shared_experts": 1},
     ),
-    Architecture("arcee", "an MLP of squared ReLU, kept", _TOKENS),
-    Architecture("cwm", "sliding window of some layers", {**_TOKENS, **_WINDOWS, "head_dim": 16}),
+    Architecture("arcee", "an MLP of squared ReLU, kept", TOKENS),
+    Architecture("cwm", "sliding window of some layers", {**TOKENS, **_WINDOWS, "head_dim": 16}),
     Architecture(
         "dots1",
-        f"{_ROUTED} and a shared expert, norms of queries and keys",
-        {**_TOKENS, **_GROUPED, "head_dim": 16},
+        f"{ROUTED} and a shared expert, norms of queries and keys",
+        {**TOKENS, **_GROUPED, "head_dim": 16},
     ),
     Architecture(
         "exaone_moe",
@@ -101,22 +84,20 @@ REBUILT = (
         "routing with a bias and a shared expert, norms of queries and keys",
         {**_ROUTED_FEW, "num_shared_experts": 1, "first_k_dense_replace": 1},
     ),
-    Architecture(
-        "jais2", "LayerNorm and an MLP of squared ReLU, kept", {**_TOKENS, "head_dim": 16}
-    ),
+    Architecture("jais2", "LayerNorm and an MLP of squared ReLU, kept", {**TOKENS, "head_dim": 16}),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
     Architecture("mistral", "sliding window", {"sliding_window": 4}),
-    Architecture("mixtral", _ROUTED, {"num_local_experts": 4}),
+    Architecture("mixtral", ROUTED, {"num_local_experts": 4}),
     Architecture(
-        "nemotron", "partial rotation, LayerNorm and an MLP of squared ReLU, kept", _TOKENS
+        "nemotron", "partial rotation, LayerNorm and an MLP of squared ReLU, kept", TOKENS
     ),
-    Architecture("olmo", "norms without weights, kept", _TOKENS),
+    Architecture("olmo", "norms without weights, kept", TOKENS),
     Architecture(
         "phi3",
         "joint projections, partial rotation, longrope",
         {
-            **_TOKENS,
+            **TOKENS,
             "rope_parameters": {
                 "rope_type": "default",
                 "rope_theta": 1e4,
@@ -128,7 +109,7 @@ REBUILT = (
         "phi4_multimodal",
         "the text part; joint projections",
         {
-            **_TOKENS,
+            **TOKENS,
             "vision_config": {**_TOWER, "num_hidden_layers": 1, "image_size": 28, "crop_size": 28},
             "audio_config": {
                 **_TOWER,
@@ -138,26 +119,26 @@ REBUILT = (
             },
         },
     ),
-    Architecture("phimoe", f"{_ROUTED}, LayerNorm, kept", {**_TOKENS, "num_local_experts": 4}),
+    Architecture("phimoe", f"{ROUTED}, LayerNorm, kept", {**TOKENS, "num_local_experts": 4}),
     Architecture("qwen2", "bias of query, key and value; sliding window of some layers"),
     Architecture(
         "qwen2_moe",
-        f"{_ROUTED} and a shared expert",
-        {**_EXPERTS, "shared_expert_intermediate_size": 48},
+        f"{ROUTED} and a shared expert",
+        {**EXPERTS, "shared_expert_intermediate_size": 48},
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
-    Architecture("qwen3_moe", f"{_ROUTED}, norms of queries and keys", _EXPERTS),
-    Architecture("smollm3", "layers without rotation", _TOKENS),
+    Architecture("qwen3_moe", f"{ROUTED}, norms of queries and keys", EXPERTS),
+    Architecture("smollm3", "layers without rotation", TOKENS),
     Architecture(
         "solar_open",
         "grouped routing and a shared expert",
-        {**_TOKENS, **_GROUPED, "head_dim": 16},
+        {**TOKENS, **_GROUPED, "head_dim": 16},
     ),
     Architecture("stablelm", "partial rotation, LayerNorm, kept"),
     Architecture(
         "starcoder2",
         "LayerNorm and an MLP without gate, kept; sliding window",
-        {**_TOKENS, "sliding_window": 4},
+        {**TOKENS, "sliding_window": 4},
     ),
 )
 ORIGINAL = tuple(
@@ -175,7 +156,7 @@ ORIGINAL = tuple(
                 "topk_group": 1,
             },
         ),
-        ("apertus", "an MLP of xIELU, norms of queries and keys", _TOKENS),
+        ("apertus", "an MLP of xIELU, norms of queries and keys", TOKENS),
         (
             "bart",
             "the decoder; learned positions of a row's slots",
@@ -187,16 +168,16 @@ ORIGINAL = tuple(
                 "decoder_ffn_dim": 112,
             },
         ),
-        ("bert", "the decoder; learned positions", {**_TOKENS, "is_decoder": True}),
-        ("biogpt", "learned positions from the third row, scaled embedding", _TOKENS),
-        ("bitnet", "norms inside attention and MLP", _TOKENS),
-        ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, _GROWING),
-        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, _ROWS),
-        ("cohere", "interleaved rotation, LayerNorm, scaled logits", _TOKENS),
-        ("cohere2", "sliding window, layers without rotation", {**_TOKENS, "sliding_window": 4}),
+        ("bert", "the decoder; learned positions", {**TOKENS, "is_decoder": True}),
+        ("biogpt", "learned positions from the third row, scaled embedding", TOKENS),
+        ("bitnet", "norms inside attention and MLP", TOKENS),
+        ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, GROWING),
+        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, ROWS),
+        ("cohere", "interleaved rotation, LayerNorm, scaled logits", TOKENS),
+        ("cohere2", "sliding window, layers without rotation", {**TOKENS, "sliding_window": 4}),
         (
             "cohere2_moe",
-            f"{_ROUTED}, interleaved rotation, a parallel block",
+            f"{ROUTED}, interleaved rotation, a parallel block",
             {**_ROUTED_FEW, "sliding_window": 4, "logit_scale": 4.0},
         ),
         (
@@ -207,17 +188,17 @@ ORIGINAL = tuple(
         (
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
-            {**_LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
+            {**LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
         ),
-        ("deepseek_v3", "latent attention, grouped routing", {**_LATENT, **_GROUPED}),
-        ("diffllama", "the difference of two attentions", _TOKENS, _ROWS),
-        ("doge", "a mask that depends on values", _TOKENS, _ROWS),
-        ("ernie4_5", "interleaved rotation", _TOKENS),
+        ("deepseek_v3", "latent attention, grouped routing", {**LATENT, **_GROUPED}),
+        ("diffllama", "the difference of two attentions", TOKENS, ROWS),
+        ("doge", "a mask that depends on values", TOKENS, ROWS),
+        ("ernie4_5", "interleaved rotation", TOKENS),
         (
             "ernie4_5_moe",
-            f"{_ROUTED}, interleaved rotation",
+            f"{ROUTED}, interleaved rotation",
             {
-                **_TOKENS,
+                **TOKENS,
                 "moe_intermediate_size": 48,
                 "moe_k": 2,
                 "moe_num_experts": 4,
@@ -225,18 +206,18 @@ ORIGINAL = tuple(
             },
         ),
         ("exaone4", "norms after attention and MLP, sliding window", {"sliding_window": 4}),
-        ("falcon", "one key/value head, or groups; rotation or ALiBi", {}, _GROWING),
+        ("falcon", "one key/value head, or groups; rotation or ALiBi", {}, GROWING),
         (
             "flex_olmo",
-            f"{_ROUTED}, norms after attention and MLP",
-            {**_TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
+            f"{ROUTED}, norms after attention and MLP",
+            {**TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
         ),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
         (
             "gemma2",
             "capped scores and logits, four norms a layer, sliding window of some layers",
             {**_WINDOWS, "head_dim": 16},
-            _ROWS,
+            ROWS,
         ),
         (
             "gemma3_text",
@@ -261,67 +242,67 @@ ORIGINAL = tuple(
             "gemma4_text",
             "layers that use the keys and values of others, two head sizes",
             {**_SHARED, "global_head_dim": 32},
-            _ROWS,
+            ROWS,
         ),
         ("glm", "partial rotation in pairs", {"head_dim": 16, "pad_token_id": 0}),
         ("glm4", "partial rotation in pairs, four norms", {"head_dim": 16, "pad_token_id": 0}),
         (
             "glm4_moe_lite",
             "latent attention, grouped routing",
-            {**_TOKENS, **_LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
+            {**TOKENS, **LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
         ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
-        ("gpt_bigcode", "one key/value head, learned positions", _TOKENS),
+        ("gpt_bigcode", "one key/value head, learned positions", TOKENS),
         (
             "gpt_neo",
             "sliding window of some layers, unscaled scores",
             {
-                **_TOKENS,
+                **TOKENS,
                 "num_layers": 2,
                 "num_heads": 4,
                 "attention_types": [[["global", "local"], 1]],
                 "window_size": 4,
             },
-            _GROWING,
+            GROWING,
         ),
         ("gpt_neox", "partial rotation, parallel residual", {}),
         (
             "gpt_oss",
             "sinks, routed MLP with biases, sliding window",
             {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
-            _ROWS,
+            ROWS,
         ),
-        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}, _ROWS),
+        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}, ROWS),
         (
             "granite",
             "factors of embedding, residual and logits",
             {"embedding_multiplier": 2.0, "residual_multiplier": 0.5, "logits_scaling": 2.0},
         ),
-        ("granitemoe", _ROUTED, {"num_local_experts": 4, "num_experts_per_tok": 2}),
-        ("granitemoe_swa", f"{_ROUTED}, sinks, sliding window", {**_GRANITE, **_WINDOWS}, _ROWS),
+        ("granitemoe", ROUTED, {"num_local_experts": 4, "num_experts_per_tok": 2}),
+        ("granitemoe_swa", f"{ROUTED}, sinks, sliding window", {**GRANITE, **_WINDOWS}, ROWS),
         (
             "granitemoeshared",
-            f"{_ROUTED} and a shared MLP",
-            {**_GRANITE, "shared_intermediate_size": 48},
+            f"{ROUTED} and a shared MLP",
+            {**GRANITE, "shared_intermediate_size": 48},
         ),
-        ("granite_swa", "sinks, sliding window", {**_TOKENS, **_WINDOWS}, _ROWS),
-        ("helium", "rotation in pairs", {**_TOKENS, "head_dim": 16}),
-        ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **_TOKENS}),
+        ("granite_swa", "sinks, sliding window", {**TOKENS, **_WINDOWS}, ROWS),
+        ("helium", "rotation in pairs", {**TOKENS, "head_dim": 16}),
+        ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **TOKENS}),
         (
             "hunyuan_v1_moe",
-            f"{_ROUTED} and a shared expert",
-            {"head_dim": 16, "num_experts": 4, "moe_topk": 2, **_TOKENS},
+            f"{ROUTED} and a shared expert",
+            {"head_dim": 16, "num_experts": 4, "moe_topk": 2, **TOKENS},
         ),
         (
             "hyperclovax",
             "factors of embedding, residual and logits, norms after attention and MLP",
-            {**_TOKENS, "head_dim": 16},
+            {**TOKENS, "head_dim": 16},
         ),
         (
             "jetmoe",
             "experts of attention, routed MLP",
-            {**_GRANITE, "kv_channels": 16},
-            _ROWS,
+            {**GRANITE, "kv_channels": 16},
+            ROWS,
         ),
         (
             "laguna",
@@ -340,9 +321,9 @@ ORIGINAL = tuple(
                 "attention_chunk_size": 4,
                 "layer_types": ["chunked_attention", "full_attention"],
             },
-            _ROWS,
+            ROWS,
         ),
-        ("mellum", f"{_ROUTED}, rotary tables of kinds of layers", _ROUTED_FEW),
+        ("mellum", f"{ROUTED}, rotary tables of kinds of layers", _ROUTED_FEW),
         (
             "mimo_v2_flash",
             "values smaller than keys, sinks of sliding layers, grouped routing",
@@ -357,69 +338,69 @@ ORIGINAL = tuple(
                 "swa_num_key_value_heads": 2,
                 "mlp_layer_types": ["dense", "sparse"],
             },
-            _ROWS,
+            ROWS,
         ),
         (
             "minicpm3",
             "latent attention, scaled residuals",
-            {**_TOKENS, **_LATENT, "head_dim": 8},
+            {**TOKENS, **LATENT, "head_dim": 8},
         ),
         (
             "minimax_m2",
-            f"{_ROUTED}, partial rotation",
-            {**_TOKENS, "head_dim": 16, "num_experts_per_tok": 2, "num_local_experts": 4},
+            f"{ROUTED}, partial rotation",
+            {**TOKENS, "head_dim": 16, "num_experts_per_tok": 2, "num_local_experts": 4},
         ),
         (
             "ministral3",
             "queries scaled beyond the trained length",
-            {**_TOKENS, "head_dim": 16},
+            {**TOKENS, "head_dim": 16},
         ),
         (
             "modernbert-decoder",
             "LayerNorm, gated GELU, sliding window",
-            {**_TOKENS, "local_attention": 4, "global_attn_every_n_layers": 2},
+            {**TOKENS, "local_attention": 4, "global_attn_every_n_layers": 2},
         ),
         (
             "mpt",
             "ALiBi of the whole context",
             {"d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": 128},
-            _GROWING,
+            GROWING,
         ),
-        ("nanochat", "norms without weights, reversed rotation, capped logits", _TOKENS),
-        ("olmo2", "norms after attention and MLP", _TOKENS),
-        ("olmo3", "the same with a sliding window", {**_TOKENS, "sliding_window": 4}),
-        ("olmoe", f"{_ROUTED}, norms of queries and keys", {**_TOKENS, **_EXPERTS}),
+        ("nanochat", "norms without weights, reversed rotation, capped logits", TOKENS),
+        ("olmo2", "norms after attention and MLP", TOKENS),
+        ("olmo3", "the same with a sliding window", {**TOKENS, "sliding_window": 4}),
+        ("olmoe", f"{ROUTED}, norms of queries and keys", {**TOKENS, **EXPERTS}),
         ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
-        ("persimmon", "partial rotation, norms of queries and keys", _TOKENS),
+        ("persimmon", "partial rotation, norms of queries and keys", TOKENS),
         (
             "roberta",
             "learned positions that begin after that of padding",
-            {**_TOKENS, "is_decoder": True},
+            {**TOKENS, "is_decoder": True},
         ),
         (
             "trocr",
             "the decoder; learned positions of a row's slots",
             {
-                **_TOKENS,
+                **TOKENS,
                 "d_model": 64,
                 "decoder_layers": 2,
                 "decoder_attention_heads": 4,
                 "decoder_ffn_dim": 112,
             },
-            _ROWS,
+            ROWS,
         ),
-        ("vaultgemma", "capped scores and logits", {**_TOKENS, **_WINDOWS, "head_dim": 16}, _ROWS),
+        ("vaultgemma", "capped scores and logits", {**TOKENS, **_WINDOWS, "head_dim": 16}, ROWS),
         (
             "xglm",
             "sinusoidal positions",
-            {**_TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
-            _ROWS,
+            {**TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
+            ROWS,
         ),
-        ("youtu", "latent attention", {**_TOKENS, **_LATENT}),
+        ("youtu", "latent attention", {**TOKENS, **LATENT}),
     )
 )
-ARCHITECTURES = (*REBUILT, *ORIGINAL)
+ARCHITECTURES = (*REBUILT, *ORIGINAL, *RECURRENT)
 
 _BEGIN, _END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
 

@@ -22,8 +22,9 @@ from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .division import Division
+from .model_cache import layer_kinds
 from .numeric_check import Reference, check_file
-from .original import cached_layers, keep_original
+from .original import keep_original
 from .proof import Findings, NotProven, attempt, unsupported
 from .quantization import (
     KEEP,
@@ -240,7 +241,7 @@ def _probe(model: Any) -> WholeModelProbe:
         )
     torch_library.register()
     try:
-        attempt(cached_layers, model)
+        attempt(layer_kinds, model)
     except NotProven as error:
         raise unsupported(model, error) from error
     try:

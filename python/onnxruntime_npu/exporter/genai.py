@@ -9,6 +9,7 @@ from typing import Any
 from ..context_length import context_length
 from .caches import Interface
 from .caches.paged import BLOCK_SIZE
+from .caches.step import State
 
 # Defaults of the engine's section, for the user to change: requests in a batch; tokens of a step,
 # for which running answers wait when prompts come; memory of a cache.
@@ -30,8 +31,12 @@ SESSION_OPTIONS = {
 def obstacle(interface: Interface) -> str | None:
     """Return why onnxruntime-genai cannot run a model; None if it can."""
     sizes = set(interface.decoder.cache_sizes)
+    if not sizes:
+        return "onnxruntime-genai expects layers that cache keys and values"
     if len(sizes) > 1 or any(each.key != each.value for each in sizes):
         return "onnxruntime-genai expects keys and values of one size"
+    if any(state.place for state in interface.decoder.states):
+        return "onnxruntime-genai expects one state of each kind in a layer"
     if interface.cache == "static":
         return "onnxruntime-genai has no static cache with per-row lengths"
     if interface.int8:
@@ -51,7 +56,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
     sizes = interface.decoder.cache_sizes[0]
     text = config.get_text_config()  # of a model of images and text; else the same
     context = context_length(text.to_dict()) or 2048
-    decoder = {
+    decoder: dict[str, Any] = {
         "session_options": SESSION_OPTIONS,
         "filename": "model.onnx",
         "head_size": sizes.key,
@@ -63,15 +68,26 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
             **{name: name for name in interface.leading_inputs},
             "past_key_names": "past_key_values.%d.key",
             "past_value_names": "past_key_values.%d.value",
+            **_state_names(interface, "past"),
         },
         "outputs": {
             "logits": "logits",
             "present_key_names": "present.%d.key",
             "present_value_names": "present.%d.value",
+            **_state_names(interface, "present"),
         },
     }
+    kind = config.model_type if config.model_type in _BY_NAME else "decoder"
+    if interface.decoder.states and not any(map(_is_recurrent, interface.decoder.states)):
+        kind = "lfm2"  # the one that keeps states of convolutions alone
+        attending = set(interface.decoder.cached_layers)
+        decoder["layer_types"] = [
+            "full_attention" if layer in attending else "conv"
+            for layer in range(interface.layer_count)
+        ]
+        decoder["conv_cache_size"] = interface.decoder.states[0].shape[-1]
     model = {
-        "type": config.model_type if config.model_type in _BY_NAME else "decoder",
+        "type": kind,
         "vocab_size": int(interface.decoder.vocabulary),
         "context_length": context,
         "bos_token_id": _token(config, generation, "bos_token_id"),
@@ -106,6 +122,17 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
             }
         }
     path.write_text(json.dumps(described, indent=2) + "\n")
+
+
+def _state_names(interface: Interface, when: str) -> dict[str, str]:
+    """Return how the inputs or outputs of states are named, for each kind that the model has."""
+    prefix = {"past": "past_key_values", "present": "present"}[when]
+    kinds = sorted({state.kind for state in interface.decoder.states})
+    return {f"{when}_{kind.removesuffix('_state')}_names": f"{prefix}.%d.{kind}" for kind in kinds}
+
+
+def _is_recurrent(state: State) -> bool:
+    return state.kind == "recurrent_state"
 
 
 def _blocks(interface: Interface, context: int) -> int:

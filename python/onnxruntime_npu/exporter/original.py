@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -19,18 +19,27 @@ from ..converters.quantized_experts import is_experts
 from .arguments import DEFAULT_OPSET
 from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
-from .caches.step import CacheSizes, LayerCache, Step
+from .caches.step import CacheSizes, LayerCache, State, Step
+from .model_cache import (
+    LayerKind,
+    cache_argument,
+    filled_cache,
+    keys_and_values,
+    layer_kinds,
+    new_cache,
+    states_in,
+)
 from .module_replacement import convert_weights, replace_modules
 from .own_attention import fuse_own_attention
-from .plain_cache import filled_cache, plain_cache
 from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
+from .recurrences import Recurrences, replace_recurrences
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
 from .roles.experts import ExpertsRole
 from .roles.latent_attention import LatentAttentionRole, Tables, is_latent_attention
 from .roles.masking import Masking
-from .roles.mlp import MlpRole
+from .roles.mlp import MlpRole, is_mlp
 from .roles.norm import NormRole
 from .roles.role import Role
 from .roles.router import RouterRole, is_router
@@ -46,18 +55,24 @@ class OriginalDecoder(nn.Module):
     def __init__(
         self,
         model: Any,
-        cache_sizes: list[CacheSizes],
+        cached: Cached,
         functions: ReplacedFunctions,
+        recurrences: Recurrences,
         tables: PositionTables,
     ) -> None:
         super().__init__()
         self.model = model
         self.functions = functions  # that the model calls in the place of its own
+        self._recurrences = recurrences
         self._tables = tables
-        self.cache_sizes = cache_sizes
-        self.heads = int(getattr(model.config, "num_attention_heads", cache_sizes[0].heads))
+        self._kinds, self.cache_sizes, self.states = cached
+        self.layer_count = len(self._kinds)
+        self.cached_layers = [i for i, kind in enumerate(self._kinds) if kind.attends]
+        heads = self.cache_sizes[0].heads if self.cache_sizes else 0
+        self.heads = int(getattr(model.config, "num_attention_heads", heads))
         self._maskings: dict[int, Masking | None] = {}
         self._arguments = set(inspect.signature(model.forward).parameters)
+        self._cache_argument = cache_argument(model)
 
     @property
     def head_weight(self) -> torch.Tensor | None:
@@ -98,17 +113,28 @@ class OriginalDecoder(nn.Module):
         """
         del lengths  # the model has them from the positions of a row
         with self.functions.replaced(), _scoring(self.model.get_output_embeddings(), scored):
-            if isinstance(step, DynamicStep) and past[0].key_scale is None:
+            if isinstance(step, DynamicStep) and not (past and past[0].key_scale is not None):
                 return self._grown(input_ids, positions, step, past)
+            if self.states:
+                raise NotProven("its states of a fixed size are kept beside a growing cache only")
             return self._shared(input_ids, positions, step, past)
 
     def _grown(
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: DynamicStep, past: Any
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with transformers' growing cache and masks."""
-        cache = filled_cache([layer.key for layer in past], [layer.value for layer in past])
-        logits = self._logits(input_ids, positions, cache, step.attention_mask)
-        return logits, [LayerCache(layer.keys, layer.values) for layer in cache.layers]
+        cache = filled_cache(self._kinds, past, self.states, step.states)
+        self._recurrences.cache = cache
+        mask = step.attention_mask
+        if not past:  # such models read the mask of new tokens alone
+            mask = mask[:, mask.shape[1] - input_ids.shape[1] :]
+        try:
+            logits = self._logits(input_ids, positions, cache, mask)
+        finally:
+            self._recurrences.cache = None
+        summed = self._recurrences.replaced
+        step.states = [x for _, x in states_in(cache, self._kinds, summed=summed)]
+        return logits, keys_and_values(cache, self._kinds)
 
     def _shared(
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: Step, past: list[LayerCache]
@@ -147,14 +173,13 @@ class OriginalDecoder(nn.Module):
         cache: Any,
         attention_mask: torch.Tensor | None,
     ) -> torch.Tensor:
-        options: dict[str, Any] = {}
+        options: dict[str, Any] = {self._cache_argument: cache}
         if "position_ids" in self._arguments:
             options["position_ids"] = positions.flatten(1)
         with self._tables.read_at(positions.flatten(1)):
             logits = self.model(
                 input_ids=input_ids,
                 attention_mask=attention_mask,
-                past_key_values=cache,
                 use_cache=True,
                 **options,
             ).logits
@@ -211,12 +236,15 @@ def keep_original(
                 "", "experts", "not replaced: every token copies the weights of its experts"
             )
     functions = ReplacedFunctions()
-    if not fuse_attention(model, _probe, findings, functions, opset):
+    attends = any(kind.attends for kind in layer_kinds(model))
+    if attends and not fuse_attention(model, _probe, findings, functions, opset):
         fuse_own_attention(model, _probe, functions, findings)
     replace_rotary(model, _probe, functions, findings)
-    sizes = attempt(_cache_sizes, model)
+    recurrences = replace_recurrences(model, _probe, functions, findings)
+    with functions.replaced():
+        cached = attempt(_cached, model, recurrences)
     position_tables = follow_positions(model, functions)
-    return OriginalDecoder(model, sizes, functions, position_tables).eval(), findings
+    return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
 
 
 def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
@@ -245,57 +273,37 @@ def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
         return "experts", ExpertsRole()
     if is_router(module):
         return "router", RouterRole()
-    if hasattr(module, "down_proj"):
+    if is_mlp(module):
         return "mlp", MlpRole()
     if is_activation(module):
         return "activation", ActivationRole()
     weight = getattr(module, "weight", None)
-    is_vector = isinstance(weight, torch.Tensor) and weight.dim() == 1
+    is_vector = isinstance(weight, nn.Parameter) and weight.dim() == 1  # not an unused buffer
     if (
         is_vector
         and not isinstance(module, nn.LayerNorm)
         and "norm" in type(module).__name__.lower()
+        and len(inspect.signature(module.forward).parameters) == 1  # not of a gate, too
     ):
         return "norm", NormRole(adds_residual=False)
     return None
 
 
-def cached_layers(model: Any) -> int:
-    """Return the number of layers that cache keys and values; the last ones may use theirs.
+class Cached(NamedTuple):
+    """What the layers of a model keep."""
 
-    Raises NotProven if there are none, or if one keeps another state, which no cache holds, or if
-    the model takes none.
-    """
-    from transformers import DynamicCache
-    from transformers.cache_utils import DummyLayer, DynamicLayer, DynamicSlidingWindowLayer
-
-    layers = DynamicCache(config=model.config).layers
-    while layers and type(layers[-1]) is DummyLayer:
-        layers.pop()
-    for index, layer in enumerate(layers):
-        if type(layer) not in (DynamicLayer, DynamicSlidingWindowLayer):
-            raise NotProven(
-                f"expected a cache of keys and values in every layer, got {type(layer).__name__} "
-                f"in layer {index}, whose other state is not exported"
-            )
-    if not layers:
-        raise NotProven("expected layers that cache keys and values, got none")
-    arguments = inspect.signature(model.forward).parameters
-    if "past_key_values" not in arguments:
-        raise NotProven(
-            f"expected a forward pass that takes past_key_values, the keys and values of earlier "
-            f"tokens, got one of {', '.join(arguments)}"
-        )
-    return len(layers)
+    kinds: list[LayerKind]
+    sizes: list[CacheSizes]  # of those with keys and values
+    states: list[State]
 
 
 def _probe(model: Any) -> Any:
-    cache = plain_cache(cached_layers(model))
+    cache = new_cache(layer_kinds(model))
     model(
         input_ids=torch.arange(_PROBE_TOKENS)[None],
         attention_mask=torch.ones(1, _PROBE_TOKENS, dtype=torch.int64),
-        past_key_values=cache,
         use_cache=True,
+        **{cache_argument(model): cache},
     )
     return cache
 
@@ -304,11 +312,13 @@ def _logits(model: Any) -> tuple[torch.Tensor]:
     return (model(input_ids=torch.arange(_PROBE_TOKENS)[None], use_cache=False).logits,)
 
 
-def _cache_sizes(model: Any) -> list[CacheSizes]:
+def _cached(model: Any, recurrences: Recurrences) -> Cached:
+    kinds = layer_kinds(model)
+    cache = _probe(model)
     sizes = []
-    for index, layer in enumerate(_probe(model).layers):
-        keys, values = layer.keys, layer.values
+    for index, (keys, values, *_) in enumerate(keys_and_values(cache, kinds)):
         if keys is None or keys.dim() != 4 or keys.shape[2] != _PROBE_TOKENS:
             raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
         sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
-    return sizes
+    states = [state for state, _ in states_in(cache, kinds, summed=recurrences.replaced)]
+    return Cached(kinds, sizes, states)

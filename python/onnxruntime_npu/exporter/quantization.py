@@ -289,6 +289,7 @@ def _record_operators(
 def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]:
     """Return the names of layers that stay floats: the head, routers, and what does not fit."""
     decoder = interface.decoder
+    called = _called(interface) if decoder.states else None
     skipped = []
     for name, module in interface.named_modules():
         if not isinstance(module, nn.Linear):
@@ -296,11 +297,31 @@ def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]
         sizes = (module.in_features, module.out_features)
         if module.weight is decoder.head_weight or _routes(interface, name):
             skipped.append(name)
+        elif called is not None and module not in called:
+            findings.keep(name, "linear", "not quantised: the model reads its weight itself")
+            skipped.append(name)
         elif not fits(module, scheme) or module.weight.dtype != decoder.dtype:
             why = f"{sizes[0]} x {sizes[1]} of {module.weight.dtype} does not fit {scheme}"
             findings.keep(name, "linear", f"not quantised: {why}")
             skipped.append(name)
     return skipped
+
+
+def _called(interface: Interface) -> set[nn.Module]:
+    """Return the linear layers that a run calls. Mamba's code multiplies by the weights of some."""
+    called: set[nn.Module] = set()
+    hooks = [
+        module.register_forward_pre_hook(lambda module, _: called.add(module))
+        for module in interface.modules()
+        if isinstance(module, nn.Linear)
+    ]
+    try:
+        with torch.no_grad():
+            interface(*interface.prompt(torch.zeros(1, 2, dtype=torch.int64)))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return called
 
 
 def fits(module: nn.Linear, scheme: str) -> bool:

@@ -196,6 +196,7 @@ class _DynamicStepper:
         self._choice = model.choice
         device = (model.device, model.device_id)
         self._cache = GrowingCache(model.session, device, len(rows))
+        self._keeps_states = any(name.partition("_state")[1] for name in model.past)
         self._adapter = adapter
 
     def prefill(self) -> ort.OrtValue:
@@ -203,6 +204,11 @@ class _DynamicStepper:
 
     def extend(self, rows: Sequence[Sequence[int]]) -> ort.OrtValue:
         longest = max(map(len, rows))
+        if self._keeps_states and self._mask.shape[1] and longest != min(map(len, rows)):
+            raise ArgumentError(
+                "expected as many new tokens in every row, since the model's layers keep states, "
+                f"which padding would change, got {[len(row) for row in rows]}"
+            )
         ids = np.zeros((len(rows), longest), np.int64)
         mask = np.zeros((len(rows), longest), np.int64)
         for i, row in enumerate(rows):

@@ -1,7 +1,9 @@
-"""A cache whose tensors a session takes and returns, longer by the tokens of the step."""
+"""A cache whose tensors a session takes and returns: longer by a step's tokens, or states."""
 
 from __future__ import annotations
 
+import ctypes
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,7 +15,7 @@ PAST, PRESENT = "past_key_values.", "present."
 
 
 class GrowingCache:
-    """Keys and values of one batch, which stay on the device between steps."""
+    """Keys and values, and states, of one batch, which stay on the device between steps."""
 
     def __init__(
         self, session: ort.InferenceSession, device: tuple[str, int], batch: int, part: str = ""
@@ -31,9 +33,9 @@ class GrowingCache:
         past = [v for v in session.get_inputs() if v.name.startswith(PAST) and part in v.name]
         self._past = [value.name for value in past]
         self._outputs = ["logits", *(name.replace(PAST, PRESENT) for name in self._past)]
-        make = ort.OrtValue.ortvalue_from_shape_and_type
-        self._tensors = [  # without elements, which need no device memory
-            make([batch, v.shape[1], 0, *v.shape[3:]], ELEMENT_TYPES[v.type], "cpu", 0)
+        # Keys and values have no elements yet; a state is zeros, of a fixed size for a row.
+        self._tensors = [
+            _zeros([batch, *(0 if isinstance(d, str) else d for d in v.shape[1:])], v.type)
             for v in past
         ]
 
@@ -60,3 +62,11 @@ class GrowingCache:
     def clear(self) -> None:
         """Release the tensors."""
         self._tensors = []
+
+
+def _zeros(shape: list[int], kind: str) -> ort.OrtValue:
+    """Return zeros of a type that a session names."""
+    value = ort.OrtValue.ortvalue_from_shape_and_type(shape, ELEMENT_TYPES[kind], "cpu", 0)
+    if math.prod(shape):
+        ctypes.memset(value.data_ptr(), 0, value.tensor_size_in_bytes())
+    return value

@@ -59,10 +59,15 @@ class DynamicInterface(Interface):
         position_ids: torch.Tensor,
         past: list[torch.Tensor],
     ) -> tuple[torch.Tensor, ...]:
-        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T]."""
+        """Decode input_ids [B, S] after past [B, Nkv, T - S, D], under attention_mask [B, T].
+
+        States follow the keys and values. They take in padding of a later step as they take in
+        zeros: such a row is padded before its first token only.
+        """
         batch, sequence = input_ids.shape
         positions = position_ids.view(batch, 1, sequence, 1)
         step = DynamicStep(attention_mask, sequence)
+        step.states = self._states(past)
 
         def scored(hidden: torch.Tensor) -> torch.Tensor:
             return hidden[:, -1] if self.last_only else hidden.flatten(0, 1)
@@ -71,7 +76,7 @@ class DynamicInterface(Interface):
         logits, present = self.decoder.decode(
             input_ids, positions, lengths, step, self._layers(past), scored
         )
-        return self._outputs(logits, present, batch, sequence)
+        return self._outputs(logits, present, batch, sequence, step.states)
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""
@@ -94,5 +99,7 @@ class DynamicInterface(Interface):
             "position_ids": ("batch", "sequence"),
             **self._cache_shapes("past_key_values", "batch", "past"),
             **self._cache_shapes("present", "batch", "total"),
+            **self._state_shapes("past_key_values", "batch"),
+            **self._state_shapes("present", "batch"),
             **self._logits_shape(),
         }

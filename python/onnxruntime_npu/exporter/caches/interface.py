@@ -6,12 +6,13 @@ readers and for memory planning. Shape symbols are those of the roles package.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from .step import CacheSizes, LayerCache, compressed_causal_mask
+from .step import CacheSizes, LayerCache, State, compressed_causal_mask
 
 # Sizes to trace with: all different, and not 0 or 1, which torch would treat as constants.
 BATCH, PAST, NEW, CAPACITY = 2, 3, 5, 11
@@ -37,7 +38,7 @@ class Interface(nn.Module):
     @property
     def layer_count(self) -> int:
         """Number of decoder layers."""
-        return len(self.decoder.cache_sizes)
+        return self.decoder.layer_count
 
     @property
     def _kinds(self) -> tuple[str, ...]:
@@ -45,21 +46,26 @@ class Interface(nn.Module):
         return LayerCache._fields if self.int8 else LayerCache._fields[:2]
 
     def _cache_names(self, prefix: str) -> list[str]:
-        return [f"{prefix}.{i}.{kind}" for i in range(self.layer_count) for kind in self._kinds]
+        layers = self.decoder.cached_layers
+        return [f"{prefix}.{i}.{kind}" for i in layers for kind in self._kinds]
+
+    def _state_names(self, prefix: str) -> list[str]:
+        return [f"{prefix}.{state.name}" for state in self.decoder.states]
 
     @property
     def input_names(self) -> list[str]:
         """Names of the graph inputs, in order."""
-        return [*self.leading_inputs, *self._cache_names("past_key_values")]
+        past = "past_key_values"
+        return [*self.leading_inputs, *self._cache_names(past), *self._state_names(past)]
 
     @property
     def output_names(self) -> list[str]:
         """Names of the graph outputs, in order."""
-        return ["logits", *self._cache_names("present")]
+        return ["logits", *self._cache_names("present"), *self._state_names("present")]
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
-        """Return zeroed keys and values of every layer, [batch, Nkv, length, D], and scales."""
-        return self._zeros(batch, length)
+        """Return zeroed keys and values of every layer, [batch, Nkv, length, D], scales, states."""
+        return [*self._zeros(batch, length), *self._zero_states(batch)]
 
     def _zeros(self, rows: int, tokens: int) -> list[torch.Tensor]:
         floats = self.decoder.dtype
@@ -73,6 +79,15 @@ class Interface(nn.Module):
                 strict=True,
             )
         ]
+
+    def _zero_states(self, rows: int) -> list[torch.Tensor]:
+        return [
+            torch.zeros((rows, *state.shape), dtype=self._state_dtype(state))
+            for state in self.decoder.states
+        ]
+
+    def _state_dtype(self, state: State) -> torch.dtype:
+        return torch.float32 if state.summed else self.decoder.dtype
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""
@@ -100,6 +115,11 @@ class Interface(nn.Module):
         ]
         return dict(zip(self._cache_names(prefix), shapes, strict=True))
 
+    def _state_shapes(self, prefix: str, rows: Any) -> dict[str, tuple[Any, ...]]:
+        """Return the shape of every state by its name."""
+        names = self._state_names(prefix)
+        return {n: (rows, *s.shape) for n, s in zip(names, self.decoder.states, strict=True)}
+
     def _logits_shape(self) -> dict[str, tuple[str | int, ...]]:
         scored = 1 if self.last_only else "sequence"
         return {"logits": ("batch", scored, self.decoder.vocabulary)}
@@ -107,14 +127,24 @@ class Interface(nn.Module):
     def _layers(self, past: list[torch.Tensor]) -> list[LayerCache]:
         """Return the cache of each layer, whose tensors the inputs list one after the other."""
         count = len(self._kinds)
-        return [LayerCache(*past[i : i + count]) for i in range(0, len(past), count)]
+        end = count * len(self.decoder.cached_layers)
+        return [LayerCache(*past[i : i + count]) for i in range(0, end, count)]
+
+    def _states(self, past: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Return the states, which the inputs list after the cache of the layers."""
+        return past[len(past) - len(self.decoder.states) :]
 
     def _outputs(
-        self, logits: torch.Tensor, present: list[LayerCache], batch: int, sequence: int
+        self,
+        logits: torch.Tensor,
+        present: list[LayerCache],
+        batch: int,
+        sequence: int,
+        states: Sequence[torch.Tensor] = (),
     ) -> tuple[torch.Tensor, ...]:
         """Return the outputs; logits are those of each row's last token, or of all tokens."""
         shaped = logits[:, None] if self.last_only else logits.unflatten(0, (batch, sequence))
-        return (shaped, *self._tensors(present))
+        return (shaped, *self._tensors(present), *states)
 
     def _tensors(self, present: list[LayerCache]) -> list[torch.Tensor]:
         return [tensor for layer in present for tensor in layer if tensor is not None]

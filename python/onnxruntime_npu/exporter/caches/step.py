@@ -28,6 +28,21 @@ class CacheSizes(NamedTuple):
     value: int
 
 
+class State(NamedTuple):
+    """One that a layer keeps in the place of earlier tokens, as large for any number of them."""
+
+    layer: int
+    kind: str  # conv_state or recurrent_state
+    place: int  # among those of its kind in the layer
+    shape: tuple[int, ...]  # of a row
+    summed: bool  # over all tokens, so that it is float32 in any precision
+
+    @property
+    def name(self) -> str:
+        """The end of the name of its input and output."""
+        return f"{self.layer}.{self.kind}" + (f".{self.place}" if self.place else "")
+
+
 class LayerCache(NamedTuple):
     """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
 
@@ -66,6 +81,7 @@ class Step(abc.ABC):
         # behind tokens; None without rotation.
         self.cos: Any = None
         self.sin: Any = None
+        self.states: list[torch.Tensor] = []  # those before, and after decoding those of the step
 
     def laid_out(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows [B, N, S, D] with the heads at ``heads_axis``."""

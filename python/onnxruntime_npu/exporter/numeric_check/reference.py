@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ..model_cache import cache_argument
 from .passages import Passages
 
 _LONGEST_CONTEXT = 2**20  # of a model whose configuration names none
@@ -64,10 +65,10 @@ class Reference:
 def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads."""
     tokens, leads = [], []
-    given, cache = prompts, None
+    given, cache, name = prompts, None, cache_argument(model)
     for _ in range(new):
-        result = model(input_ids=given, past_key_values=cache, use_cache=True)
-        cache = result.past_key_values
+        result = model(input_ids=given, use_cache=True, **{name: cache})
+        cache = result[name]
         first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
         tokens.append(result.logits[:, -1].argmax(-1))
         leads.append(first - second)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from ..caches.step import CacheSizes, LayerCache, Step
+from ..caches.step import CacheSizes, LayerCache, State, Step
 from ..proof import Findings, NotProven, compare
 from ..weights.parameters import replace_parameters
 from .layer import DecoderLayer
@@ -37,6 +37,21 @@ class Decoder(nn.Module):
         self.rotary = rotary
         self.layers = nn.ModuleList(layers)
         self.norm = norm
+
+    @property
+    def layer_count(self) -> int:
+        """Number of layers."""
+        return len(self.layers)
+
+    @property
+    def cached_layers(self) -> range:
+        """The layers that cache keys and values: all."""
+        return range(len(self.layers))
+
+    @property
+    def states(self) -> list[State]:
+        """What layers keep besides: nothing."""
+        return []
 
     @property
     def cache_sizes(self) -> list[CacheSizes]:

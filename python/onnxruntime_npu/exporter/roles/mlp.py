@@ -48,16 +48,26 @@ class MlpParts(NamedTuple):
     sparsity: float = 0.0  # the share of activations that are dropped
 
 
+# By their names in most models, and in those of the LFM2 family: gate, up and down.
+_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+
+
+def is_mlp(module: nn.Module) -> bool:
+    """Whether a module has the last projection of an MLP."""
+    return hasattr(module, "down_proj") or all(hasattr(module, name) for name in _NAMES[1])
+
+
 class MlpRole(Role[MlpParts, nn.Module]):
     """An MLP that processes every token."""
 
     def match(self, original: nn.Module) -> MlpParts:
         """Find the projections."""
-        down = part(original, "the MLP", "down_proj")
+        names = _NAMES[0] if hasattr(original, "down_proj") else _NAMES[1]
+        down = part(original, "the MLP", names[2])
         joined = getattr(original, "gate_up_proj", None)
         if joined is not None:
             return MlpParts((joined,), down)
-        gate_up = tuple(part(original, "the MLP", name) for name in ("gate_proj", "up_proj"))
+        gate_up = tuple(part(original, "the MLP", name) for name in names[:2])
         return MlpParts(gate_up, down, float(getattr(original, "activation_sparsity", 0.0)))
 
     def build(self, parts: MlpParts) -> Iterator[nn.Module]:

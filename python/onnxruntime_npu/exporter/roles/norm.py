@@ -22,6 +22,11 @@ class RmsNorm(nn.Module):
         self.gamma = nn.Parameter(gamma, requires_grad=False)
         self.epsilon = epsilon
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The weight by the name of the originals: models read its dtype."""
+        return self.gamma
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise x [.., H]; the result is of the weight's dtype, also for a float32 residual."""
         gamma = self.gamma.to(x.dtype)

@@ -1,0 +1,149 @@
+"""What the layers of a model keep of earlier tokens: keys and values, states, both or nothing."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from .caches.step import LayerCache, State
+from .proof import NotProven
+
+_KINDS = ("conv_state", "recurrent_state")
+
+
+class LayerKind(NamedTuple):
+    """What a layer keeps."""
+
+    attends: bool  # keys and values of every token
+    states: int  # places for states of each kind
+
+
+def layer_kinds(model: Any) -> list[LayerKind]:
+    """Return what every layer of a model keeps; the last ones may use what others keep.
+
+    Raises NotProven if a layer keeps something else, or if the model takes no cache.
+    """
+    from transformers import DynamicCache, cache_utils
+
+    attending = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
+    both = (
+        cache_utils.LinearAttentionAndFullAttentionLayer,
+        cache_utils.LinearAttentionAndSlidingWindowAttentionLayer,
+    )
+    layers: list[Any] = DynamicCache(config=model.config).layers
+    while layers and type(layers[-1]) is cache_utils.DummyLayer:
+        layers.pop()
+    kinds = []
+    for index, layer in enumerate(layers):
+        if type(layer) in attending:
+            kinds.append(LayerKind(True, 0))
+        elif type(layer) is cache_utils.DummyLayer:
+            kinds.append(LayerKind(False, 0))
+        elif type(layer) in (*both, cache_utils.LinearAttentionLayer):
+            kinds.append(LayerKind(type(layer) in both, layer.number_of_states))
+        else:
+            raise NotProven(
+                f"expected a cache of keys and values or of states in every layer, got "
+                f"{type(layer).__name__} in layer {index}, which is not exported"
+            )
+    if not kinds:
+        raise NotProven("expected layers that cache keys and values, got none")
+    cache_argument(model)
+    return kinds
+
+
+def cache_argument(model: Any) -> str:
+    """Return the name of the argument that takes the cache; raises NotProven without one."""
+    arguments = inspect.signature(model.forward).parameters
+    for name in ("past_key_values", "cache_params"):
+        if name in arguments:
+            return name
+    raise NotProven(
+        f"expected a forward pass that takes past_key_values, the keys and values of earlier "
+        f"tokens, got one of {', '.join(arguments)}"
+    )
+
+
+def new_cache(kinds: Sequence[LayerKind]) -> Any:
+    """Return an empty cache of transformers; layers with a window keep all tokens, as masks do."""
+    from transformers import cache_utils
+
+    def layer(kind: LayerKind) -> Any:
+        if kind.states and kind.attends:
+            return cache_utils.LinearAttentionAndFullAttentionLayer(kind.states)
+        if kind.states:
+            return cache_utils.LinearAttentionLayer(kind.states)
+        return cache_utils.DynamicLayer() if kind.attends else cache_utils.DummyLayer()
+
+    return _cache_class()(layers=[layer(kind) for kind in kinds])
+
+
+def filled_cache(
+    kinds: Sequence[LayerKind],
+    past: Sequence[LayerCache],
+    states: Sequence[State],
+    tensors: Sequence[torch.Tensor],
+) -> Any:
+    """Return a cache of past keys and values [B, N, T, D], and of ``tensors`` as the ``states``."""
+    cache = new_cache(kinds)
+    for layer, given in zip(_attending(cache, kinds), past, strict=True):
+        layer.keys, layer.values = given.key, given.value
+        layer.dtype, layer.device, layer.is_initialized = given.key.dtype, given.key.device, True
+    for state, tensor in zip(states, tensors, strict=True):
+        layer = cache.layers[state.layer]
+        kept = tensor.clone()  # written in place by the model
+        if state.kind == "conv_state":
+            layer.conv_states[state.place] = kept
+            layer.conv_kernel_size[state.place] = kept.shape[-1]
+            layer.is_conv_states_initialized[state.place] = True
+        else:
+            layer.recurrent_states[state.place] = kept
+            layer.is_recurrent_states_initialized[state.place] = True
+        layer.has_previous_state[state.place] = True
+    return cache
+
+
+def keys_and_values(cache: Any, kinds: Sequence[LayerKind]) -> list[LayerCache]:
+    """Return what the layers of a cache have that attend."""
+    return [LayerCache(layer.keys, layer.values) for layer in _attending(cache, kinds)]
+
+
+def states_in(
+    cache: Any, kinds: Sequence[LayerKind], *, summed: bool
+) -> list[tuple[State, torch.Tensor]]:
+    """Return the states that a run has left in a cache.
+
+    ``summed``: whether recurrent ones come from a recurrence, and not from the last token alone.
+    """
+    found = []
+    for index, (layer, kind) in enumerate(zip(cache.layers, kinds, strict=True)):
+        for place in range(kind.states):
+            for name in _KINDS:
+                tensor = getattr(layer, f"{name}s")[place]
+                if tensor is not None:
+                    sums = summed and name == "recurrent_state"
+                    found.append((State(index, name, place, tuple(tensor.shape[1:]), sums), tensor))
+    return found
+
+
+def _attending(cache: Any, kinds: Sequence[LayerKind]) -> list[Any]:
+    return [layer for layer, kind in zip(cache.layers, kinds, strict=True) if kind.attends]
+
+
+def _cache_class() -> type:
+    from transformers.cache_utils import Cache
+
+    class ReadCache(Cache):
+        """Knows which recurrent state was read last: that of the layer that runs."""
+
+        recurrent: torch.Tensor | None = None
+
+        def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+            """Return a state, or None before the first token."""
+            self.recurrent = super().get_recurrent_state(layer_idx, state_idx)
+            return self.recurrent
+
+    return ReadCache

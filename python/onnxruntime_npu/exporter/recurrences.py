@@ -1,0 +1,295 @@
+"""Recurrences over tokens that a model's module computes by a function of its own.
+
+Transformers names these functions alike in every model. They loop over tokens, or over chunks of
+them, which no graph for any number of tokens can have: each is replaced while the model runs, by a
+fused operator or by ONNX's Scan, if that is proven on the arguments of the model's own calls.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from .proof import Findings, NotProven, attempt, compare
+from .replaced_functions import ReplacedFunctions, observed
+
+_Tensors = tuple[torch.Tensor, ...]
+_Step = Callable[..., tuple[torch.Tensor, torch.Tensor]]
+
+
+class Recurrences:
+    """The replacements, which know the cache of the run."""
+
+    def __init__(self) -> None:
+        self.cache: Any = None  # a ReadCache; None in a run without one
+        self.replaced = False  # whether any is
+
+    def selective_scan(
+        self,
+        hidden_states: torch.Tensor,
+        dt: torch.Tensor,
+        A: torch.Tensor,
+        B: torch.Tensor,
+        C: torch.Tensor,
+        D: torch.Tensor | None = None,
+        z: torch.Tensor | None = None,
+        delta_bias: torch.Tensor | None = None,
+        delta_softplus: bool = False,
+        return_last_state: bool = False,
+        **_: Any,
+    ) -> torch.Tensor | _Tensors:
+        """Run Mamba's recurrence of hidden_states and dt [B, C, S] by A [C, N], B and C [B, N, S].
+
+        Unlike the original, begin with the state of the layer's cache.
+        """
+        hidden, time = hidden_states.float(), dt.float()
+        if delta_bias is not None:
+            time = time + delta_bias[:, None]
+        if delta_softplus:
+            time = nn.functional.softplus(time)
+
+        def step(
+            state: torch.Tensor,
+            x: torch.Tensor,
+            t: torch.Tensor,
+            b: torch.Tensor,
+            c: torch.Tensor,
+            decay: torch.Tensor,
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            state = (t[..., None] * decay).exp() * state + (t * x)[..., None] * b[:, None]
+            return state, (state * c[:, None]).sum(-1)
+
+        initial = None if self.cache is None else self.cache.recurrent
+        if initial is None:
+            initial = hidden.new_zeros((*hidden.shape[:2], A.shape[-1]))
+        by_token = [x.movedim(-1, 0) for x in (hidden, time, B.float(), C.float())]
+        state, output = _over_tokens(step, initial.float(), by_token, A.float())
+        output = output.movedim(0, -1)
+        if D is not None:
+            output = output + hidden * D[:, None]
+        if z is not None:
+            output = output * nn.functional.silu(z)
+        return (output, state) if return_last_state else output
+
+    def chunk_scan(
+        self,
+        hidden_states: torch.Tensor,
+        dt: torch.Tensor,
+        A: torch.Tensor,
+        B: torch.Tensor,
+        C: torch.Tensor,
+        D: torch.Tensor | None = None,
+        dt_bias: torch.Tensor | None = None,
+        initial_states: torch.Tensor | None = None,
+        dt_softplus: bool = False,
+        dt_limit: tuple[float, float] = (0.0, float("inf")),
+        return_final_states: bool = False,
+        **_: Any,
+    ) -> torch.Tensor | _Tensors:
+        """Run Mamba-2's recurrence of hidden_states [B, S, H, P] and dt [B, S, H].
+
+        A [H] is the decay of a head, B and C are [B, S, G, N]; ``chunk_size`` is not needed.
+        """
+        hidden = hidden_states.float()
+        time = dt if dt_bias is None else dt + dt_bias.to(dt.dtype)
+        if dt_softplus:
+            time = nn.functional.softplus(time)
+        time = time.clamp(*dt_limit).float()
+        heads = hidden.shape[2] // B.shape[2]  # of a group
+
+        def step(
+            state: torch.Tensor, x: torch.Tensor, a: torch.Tensor, b: torch.Tensor, c: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            b, c = (each.repeat_interleave(heads, 1)[:, :, None] for each in (b, c))
+            state = a[..., None, None] * state + x[..., None] * b
+            return state, (state * c).sum(-1)
+
+        if initial_states is None:
+            initial_states = hidden.new_zeros((hidden.shape[0], *hidden.shape[2:], B.shape[-1]))
+        given = (hidden * time[..., None], (A.float() * time).exp(), B.float(), C.float())
+        by_token = [x.transpose(0, 1) for x in given]
+        state, output = _over_tokens(step, initial_states.float(), by_token)
+        output = output.transpose(0, 1)
+        if D is not None:
+            output = output + hidden * D[:, None]
+        return (output, state) if return_final_states else output
+
+    def delta_rule(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        g: torch.Tensor,
+        beta: torch.Tensor,
+        initial_state: torch.Tensor | None = None,
+        output_final_state: bool = False,
+        use_qk_l2norm_in_kernel: bool = False,
+        **_: Any,
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """Run the gated delta rule of query and key [B, S, Nk, Dk], value [B, S, Nv, Dv].
+
+        beta is [B, S, Nv], and so is g, or [B, S, Nv, Dk]; the state is [B, Nv, Dv, Dk], the
+        original's transposed.
+        """
+        batch, tokens = query.shape[:2]
+        query, key = query.float(), key.float()
+        if use_qk_l2norm_in_kernel:
+            query, key = _normalised(query), _normalised(key)
+        if initial_state is None:
+            sizes = (batch, value.shape[2], value.shape[3], key.shape[3])
+            initial_state = torch.zeros(sizes, device=value.device)
+        rows = [x.float().flatten(0, 1) for x in (query, key, value)]
+        options: dict[str, Any] = {
+            "beta": beta.float().flatten(0, 1),
+            "actual_seq_lengths": torch.full((batch,), tokens, dtype=torch.int32),
+            "scale": query.shape[-1] ** -0.5,
+        }
+        decay = g.float().flatten(0, 1)
+        if g.dim() == 3:
+            output, state = torch.ops.npu.npu_chunk_gated_delta_rule(
+                *rows, initial_state=initial_state, g=decay, **options
+            )
+        else:  # of each column of the state
+            blocks = torch.arange(batch, dtype=torch.int32)[:, None].expand(batch, tokens)
+            output, state = torch.ops.npu.npu_recurrent_gated_delta_rule_functional(
+                *rows, initial_state, ssm_state_indices=blocks.flatten(), gk=decay, **options
+            )
+        output = output.unflatten(0, (batch, tokens)).to(value.dtype)
+        return output, state if output_final_state else None
+
+
+class _Form(NamedTuple):
+    """A function of a model's module, and what replaces it and those that compute the same."""
+
+    name: str
+    twins: tuple[str, ...]
+    replacement: str  # a method of Recurrences
+    initial: str | None  # the argument that takes the state
+    returns_state: dict[str, Any]  # the argument that asks for it
+    transposed: bool  # whether the replacement's state is the original's transposed
+    operator: str | None  # None for Scan
+
+
+_FORMS = (
+    _Form(
+        "mamba_selective_scan", (), "selective_scan", None, {"return_last_state": True}, False, None
+    ),
+    _Form(
+        "mamba2_chunk_scan",
+        (),
+        "chunk_scan",
+        "initial_states",
+        {"return_final_states": True},
+        False,
+        None,
+    ),
+    _Form(
+        "torch_chunk_gated_delta_rule",
+        ("torch_recurrent_gated_delta_rule",),  # of single tokens
+        "delta_rule",
+        "initial_state",
+        {"output_final_state": True},
+        True,
+        "npu_chunk_gated_delta_rule",
+    ),
+    _Form(
+        "chunk_kimi_delta_attention",
+        ("recurrent_kimi_delta_attention",),
+        "delta_rule",
+        "initial_state",
+        {"output_final_state": True},
+        True,
+        "npu_recurrent_gated_delta_rule",
+    ),
+)
+
+
+def replace_recurrences(
+    model: Any, run: Callable[[Any], Any], functions: ReplacedFunctions, findings: Findings
+) -> Recurrences:
+    """Add the proven replacements to ``functions``; ``run`` runs the model once."""
+    recurrences = Recurrences()
+    module = sys.modules[type(model).__module__]
+    for form in _FORMS:
+        if not hasattr(module, form.name):
+            continue
+        replacement = getattr(recurrences, form.replacement)
+        try:
+            calls = attempt(_observed, model, module, form.name, run)
+            if not calls:
+                continue
+            original = getattr(module, form.name)
+            difference = max(attempt(_prove, original, replacement, form, *call) for call in calls)
+        except NotProven as error:
+            findings.keep("", "recurrence", str(error))
+            continue
+        recurrences.replaced = True
+        for name in (form.name, *form.twins):
+            functions.add(module, name, replacement)
+        if form.operator:
+            findings.replaced(form.operator, difference, nodes=len(calls))
+        else:
+            findings.keep("", "recurrence", "not fused: Scan over the tokens")
+    return recurrences
+
+
+def _observed(model: Any, module: Any, name: str, run: Callable[[Any], Any]) -> list[Any]:
+    """Return the arguments of every call in a run."""
+    with observed(module, name) as calls:
+        run(model)
+    return calls
+
+
+def _prove(
+    original: Callable[..., Any],
+    replacement: Callable[..., Any],
+    form: _Form,
+    args: tuple[Any, ...],
+    options: dict[str, Any],
+) -> float:
+    """Compare outputs and states on the arguments of a call, after a random state if it takes one.
+
+    The module that the state goes to is not read: a state of another layout would be noticed there.
+    """
+    options = {**options, **form.returns_state}
+    _, state = original(*args, **options)
+    ours = dict(options)
+    if form.initial is not None:
+        options[form.initial] = torch.randn_like(state)
+        ours[form.initial] = _layout(options[form.initial], form)
+    expected, expected_state = original(*args, **options)
+    actual, actual_state = replacement(*args, **ours)
+    return max(
+        compare(expected, actual, "output of the recurrence"),
+        compare(_layout(expected_state, form), actual_state, "state of the recurrence"),
+    )
+
+
+def _layout(state: torch.Tensor, form: _Form) -> torch.Tensor:
+    return state.transpose(-1, -2).contiguous() if form.transposed else state
+
+
+def _over_tokens(
+    step: _Step, state: torch.Tensor, given: Sequence[torch.Tensor], *fixed: torch.Tensor
+) -> _Tensors:
+    """Return the state after all tokens, and the outputs [S, ..], of given [S, ..].
+
+    step(state, *given of a token, *fixed) returns the next state and an output.
+    """
+    if torch.compiler.is_exporting():
+        # Not torch's function scan(), which compiles: what it keeps of a model breaks the next one.
+        return tuple(torch.ops.higher_order.scan(step, [state], list(given), fixed))
+    outputs = []
+    for token in zip(*given, strict=True):
+        state, output = step(state, *token, *fixed)
+        outputs.append(output)
+    return state, torch.stack(outputs)
+
+
+def _normalised(x: torch.Tensor) -> torch.Tensor:
+    """Return x of length 1, where the root's argument is raised as in the original."""
+    return x * torch.rsqrt((x * x).sum(-1, keepdim=True) + 1e-6)

@@ -1,0 +1,171 @@
+"""Tested architectures whose layers keep states of a fixed size.
+
+A row of theirs is padded before its first token only.
+"""
+
+from __future__ import annotations
+
+from .architecture import EXPERTS, GRANITE, GROWING, LATENT, ROUTED, TOKENS, Architecture
+
+_CONVOLVED = ["conv", "full_attention"]
+_MAMBA2 = {
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_d_state": 8,
+    "mamba_n_groups": 2,
+    "mamba_chunk_size": 4,
+}
+_DELTA = {
+    **TOKENS,
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+    "head_dim": 16,
+}
+_SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
+RECURRENT = tuple(
+    Architecture(model_type, particulars, settings, rebuilt=False, caches=GROWING)
+    for model_type, particulars, settings in (
+        (
+            "bailing_hybrid",
+            f"delta rule with a gate of every key element, or latent attention, {ROUTED}",
+            {
+                **TOKENS,
+                **LATENT,
+                "head_dim": 16,
+                "layer_group_size": 2,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 48,
+                "n_group": 2,
+                "topk_group": 1,
+                "first_k_dense_replace": 1,
+            },
+        ),
+        (
+            "bamba",
+            "Mamba-2 or attention",
+            {**TOKENS, **_MAMBA2, "attn_layer_indices": [1]},
+        ),
+        (
+            "falcon_h1",
+            "Mamba-2 beside attention in every layer",
+            {**TOKENS, **_MAMBA2, "mamba_d_ssm": 128, "head_dim": 16},
+        ),
+        ("falcon_mamba", "Mamba", {**TOKENS, "state_size": 8}),
+        (
+            "granitemoehybrid",
+            f"Mamba-2 or attention, {ROUTED}",
+            {
+                **GRANITE,
+                **_MAMBA2,
+                "layer_types": ["mamba", "attention"],
+                "shared_intermediate_size": 48,
+            },
+        ),
+        (
+            "jamba",
+            f"Mamba or attention, {ROUTED}",
+            {
+                **TOKENS,
+                **EXPERTS,
+                "attn_layer_period": 2,
+                "attn_layer_offset": 1,
+                "expert_layer_period": 2,
+                "expert_layer_offset": 1,
+                "mamba_d_state": 8,
+                "use_mamba_kernels": False,
+            },
+        ),
+        (
+            "kimi_linear",
+            f"delta rule with a gate of every key element, or latent attention, {ROUTED}",
+            {
+                **TOKENS,
+                **LATENT,
+                "q_lora_rank": None,
+                "layer_types": ["linear_attention", "full_attention"],
+                "linear_head_dim": 16,
+                "linear_num_heads": 4,
+                "num_local_experts": 4,
+                "num_experts_per_tok": 2,
+                "moe_intermediate_size": 48,
+            },
+        ),
+        ("lfm2", "short convolutions or attention", {**TOKENS, "layer_types": _CONVOLVED}),
+        (
+            "lfm2_moe",
+            f"short convolutions or attention, {ROUTED}",
+            {**TOKENS, **EXPERTS, "layer_types": _CONVOLVED, "num_dense_layers": 1},
+        ),
+        (
+            "lfm3",
+            "short convolutions or attention",
+            {**TOKENS, "head_dim": 16, "num_hidden_layers": 4},
+        ),
+        ("mamba", "Mamba", {**TOKENS, "state_size": 8}),
+        (
+            "mamba2",
+            "Mamba-2",
+            {
+                **TOKENS,
+                "num_heads": 8,
+                "head_dim": 16,
+                "state_size": 8,
+                "n_groups": 2,
+                "chunk_size": 4,
+            },
+        ),
+        (
+            "nemotron_h",
+            "Mamba-2, attention or ReLU² MLP",
+            {
+                **TOKENS,
+                "num_hidden_layers": 3,
+                "layers_block_type": ["mamba", "attention", "mlp"],
+                "mamba_num_heads": 8,
+                "mamba_head_dim": 16,
+                "ssm_state_size": 8,
+                "n_groups": 2,
+                "chunk_size": 4,
+                "head_dim": 16,
+            },
+        ),
+        ("olmo_hybrid", "gated delta rule or attention", _DELTA),
+        (
+            "qwen3_5_moe_text",
+            f"gated delta rule or attention, {ROUTED}",
+            {**_DELTA, **_SHARED_EXPERT},
+        ),
+        ("qwen3_5_text", "gated delta rule or attention", _DELTA),
+        ("qwen3_next", f"gated delta rule or attention, {ROUTED}", {**_DELTA, **_SHARED_EXPERT}),
+        (
+            "zaya",
+            f"convolved keys and queries, {ROUTED}",
+            {
+                **TOKENS,
+                "head_dim": 16,
+                "num_experts": 4,
+                "moe_intermediate_size": 48,
+                "router_hidden_size": 16,
+            },
+        ),
+        (
+            "zamba2",
+            "Mamba-2, or with attention of one block that layers share",
+            {
+                **TOKENS,
+                "layers_block_type": ["mamba", "hybrid"],
+                "n_mamba_heads": 8,
+                "mamba_ngroups": 2,
+                "mamba_d_state": 8,
+                "chunk_size": 4,
+                "attention_head_dim": 32,
+                "adapter_rank": 4,
+                "num_mem_blocks": 1,
+            },
+        ),
+    )
+)
