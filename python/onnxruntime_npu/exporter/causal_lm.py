@@ -36,6 +36,7 @@ from .quantization import (
     restore_floats,
     schemes,
 )
+from .quiet_transformers import quiet_transformers
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
@@ -226,7 +227,7 @@ def export_causal_lm(
 
 def _reference(checkpoint: Checkpoint, report: ExportReport) -> Reference | None:
     try:
-        with kept_values():
+        with kept_values(), quiet_transformers():  # of kernels for other devices to install
             return attempt(Reference.of, checkpoint.model, checkpoint.tokenizer)
     except NotProven as error:
         report.warnings.append(f"no check of the file: the eager model cannot generate: {error}")
@@ -245,7 +246,8 @@ def _probe(model: Any) -> WholeModelProbe:
     except NotProven as error:
         raise unsupported(model, error) from error
     try:
-        return attempt(WholeModelProbe, model)
+        with quiet_transformers():
+            return attempt(WholeModelProbe, model)
     except NotProven as error:
         raise unsupported(model, f"expected logits from input_ids alone: {error}") from error
 
