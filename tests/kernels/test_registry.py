@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 
 import onnx
 import pytest
@@ -28,14 +29,21 @@ NEWEST_OPSET = 27
 ONNX_NAMES = {"float": "float32", "double": "float64"}
 
 
+@cache
+def standard_schemas() -> dict[str, list[onnx.defs.OpSchema]]:
+    """The schemas of onnx's operators up to the newest opset by name, oldest first."""
+    found: dict[str, list[onnx.defs.OpSchema]] = {}
+    for schema in onnx.defs.get_all_schemas_with_history():
+        if schema.domain == "" and schema.since_version <= NEWEST_OPSET:
+            found.setdefault(schema.name, []).append(schema)
+    return {
+        name: sorted(each, key=lambda schema: schema.since_version) for name, each in found.items()
+    }
+
+
 def versions(op_type: str) -> list[onnx.defs.OpSchema]:
     """The schemas of an operator up to the newest opset, oldest first."""
-    found = [
-        schema
-        for schema in onnx.defs.get_all_schemas_with_history()
-        if schema.name == op_type and schema.domain == "" and schema.since_version <= NEWEST_OPSET
-    ]
-    return sorted(found, key=lambda schema: schema.since_version)
+    return standard_schemas().get(op_type, [])
 
 
 def allowed(schema, type_str: str) -> set[str]:
