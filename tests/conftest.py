@@ -1,5 +1,6 @@
 """Fixtures of several areas."""
 
+import copy
 import functools
 import gc
 import os
@@ -52,7 +53,11 @@ def same_random_numbers(request: pytest.FixtureRequest) -> None:
     random.seed(seed)
     np.random.seed(seed)
     if (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(seed)
+        # By itself: torch.manual_seed keeps a formatted stack for each kind of device that is not
+        # there, which takes as long as a test.
+        torch.default_generator.manual_seed(seed)
+        if (npu := getattr(torch, "npu", None)) is not None:
+            npu.manual_seed_all(seed)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,13 +74,23 @@ def known_objects() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def signatures_read_once() -> None:
-    """Keeps signatures of onnxscript's functions, 500, which each export parses anew."""
+    """Keeps what each export reads anew of 500 functions of onnxscript: signatures, and a table."""
     if "onnxscript" in sys.modules:
         from onnxscript.values import TracedOnnxFunction
+        from torch.onnx._internal.exporter._registration import ONNXRegistry
 
         kept = functools.cached_property(TracedOnnxFunction.function_ir.fget)
         kept.__set_name__(TracedOnnxFunction, "function_ir")
         TracedOnnxFunction.function_ir = kept
+
+        read = functools.cache(ONNXRegistry.from_torchlib)
+
+        def from_torchlib(**options: int) -> ONNXRegistry:
+            registry = copy.copy(read(**options))  # its own, to which an export adds operators
+            registry.functions = {name: [*each] for name, each in registry.functions.items()}
+            return registry
+
+        ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
 
 
 @pytest.fixture

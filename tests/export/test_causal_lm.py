@@ -400,7 +400,7 @@ def test_export_does_not_modify_a_loaded_model(tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("opset", [19, 21])
+@pytest.mark.parametrize("opset", [pytest.param(19, marks=pytest.mark.slow), 21])
 def test_other_opsets(tmp_path, opset):
     model = tiny_model("llama")
     report = export_causal_lm(model, tmp_path, opset=opset, check=False)

@@ -118,7 +118,7 @@ def test_parts_of_a_gguf_file_generate_the_tokens_of_the_whole(tmp_path, kind):
 
 def test_a_rank_has_its_experts_only(tmp_path):
     """Three ranks have one, one and two of four experts; through the command."""
-    tiny_model("mixtral").save_pretrained(tmp_path / "model")
+    tiny_model("mixtral", num_hidden_layers=1).save_pretrained(tmp_path / "model")
     command = ["export", tmp_path / "model", tmp_path, "--expert-parallel", 3]
     assert cli.main(list(map(str, command))) == 0
     held = []
@@ -129,7 +129,7 @@ def test_a_rank_has_its_experts_only(tmp_path):
         assert (written["tensor_parallel"], written["group"]) == (1, "expert_parallel")
         graph = onnx.load(place / "model.onnx", load_external_data=False).graph
         stacked = [tensor.dims[0] for tensor in graph.initializer if len(tensor.dims) == 3]
-        assert len(stacked) == 4 and len(set(stacked)) == 1  # two of each layer
+        assert len(stacked) == 2 and len(set(stacked)) == 1
         held += stacked[:1]
     assert sorted(held) == [1, 1, 2]
 

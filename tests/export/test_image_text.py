@@ -238,23 +238,11 @@ def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.slow
 def change_text_quantization(folder, values):
     file = folder / "config.json"
     config = json.loads(file.read_text())
     config["text_config"]["quantization_config"] = values
     file.write_text(json.dumps(config))
-
-
-def test_unknown_quantisation_of_the_text_part_is_warned_of(tmp_path):
-    """transformers goes by it where the whole model has none."""
-    tiny_model("clip").save_pretrained(tmp_path / "in")
-    change_text_quantization(tmp_path / "in", {"quant_method": "unheard"})
-    report = export_image_text_to_text(tmp_path / "in", tmp_path / "out")
-    warnings = [warning for part in report.parts.values() for warning in part.warnings]
-    (warning,) = [warning for warning in warnings if "quant_method 'unheard'" in warning]
-    assert "the weights are taken for floats without it" in warning
-    assert "unheard" not in (tmp_path / "out" / "config.json").read_text()
 
 
 @pytest.mark.parametrize(
@@ -274,13 +262,19 @@ def test_text_part_that_is_not_in_floats_is_refused(tmp_path, values, message):
 
 
 def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys):
+    """And warns of a text part's unknown quantisation, by which transformers goes."""
     model = tiny_model("clip")
     model.save_pretrained(tmp_path / "in")
+    change_text_quantization(tmp_path / "in", {"quant_method": "unheard"})
     capsys.readouterr()
     place = tmp_path / "out"
     arguments = ["export-image-text-to-text", str(tmp_path / "in"), str(place)]
     assert cli.main([*arguments, "--dtype", "bfloat16"]) == 0
-    lines = capsys.readouterr().out.strip().splitlines()
+    printed = capsys.readouterr()
+    (warning,) = [line for line in printed.err.splitlines() if "quant_method 'unheard'" in line]
+    assert "the weights are taken for floats without it" in warning
+    assert "unheard" not in (place / "config.json").read_text()
+    lines = printed.out.strip().splitlines()
     heads = [line for line in lines if not line.startswith("replaced: ")]
     for line, name in zip(heads, ("vision", "embedding", "text"), strict=True):
         assert f"{name}.onnx: LlavaForConditionalGeneration, bfloat16, " in line

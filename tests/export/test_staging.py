@@ -40,7 +40,7 @@ def test_failed_export_leaves_an_earlier_one_as_it_was(tmp_path, monkeypatch, fa
         (out / name).write_text("earlier")
     monkeypatch.setattr(causal_lm, "write_sampler", fail)  # after the configuration is written
     with pytest.raises(error) as raised:
-        export_causal_lm(tiny_model("llama"), out)
+        export_causal_lm(tiny_model("llama", num_hidden_layers=1), out)
     if error is ExportError:
         assert str(raised.value) == f"cannot write {out}: No space left on device"
     assert {path.name: path.read_text() for path in out.iterdir()} == {
@@ -52,7 +52,7 @@ def test_failed_export_leaves_an_earlier_one_as_it_was(tmp_path, monkeypatch, fa
 def test_failed_export_makes_no_directory(tmp_path, monkeypatch, fail, error):
     monkeypatch.setattr(tracing, "save", fail)
     with pytest.raises(error):
-        export_causal_lm(tiny_model("llama"), tmp_path / "out")
+        export_causal_lm(tiny_model("llama", num_hidden_layers=1), tmp_path / "out")
     with pytest.raises(error):
         export(torch.nn.Linear(2, 2), (torch.ones(1, 2),), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,7 @@ import argparse
 import collections
 import ctypes
 import os
+import pickle
 import re
 import sys
 import warnings
@@ -86,14 +87,28 @@ def main(arguments: list | None = None) -> int:
     return 0 if not tally.failed and tally.share >= BAR else 1
 
 
-def cases(part: str) -> list[Case]:
-    """All tests of the package whose name contains `part`."""
+def node_cases() -> list:
+    """The package's node tests, which take it ten seconds to compute: once, for all processes."""
+    kept = Path(__file__).parents[2] / "build" / f"onnx-{onnx.__version__}-node-cases.pickle"
+    if kept.is_file():
+        return pickle.loads(kept.read_bytes())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # overflows while the expected values are computed
         from onnx.backend.test.case.node import collect_testcases
-        from onnx.backend.test.loader import load_model_tests
 
-        nodes = [case for case in collect_testcases(None) if part in case.name]
+        found = collect_testcases(None)
+    kept.parent.mkdir(exist_ok=True)
+    own = kept.with_suffix(f".{os.getpid()}")
+    own.write_bytes(pickle.dumps(found))
+    own.replace(kept)  # whole, whatever another process reads
+    return found
+
+
+def cases(part: str) -> list[Case]:
+    """All tests of the package whose name contains `part`."""
+    from onnx.backend.test.loader import load_model_tests
+
+    nodes = [case for case in node_cases() if part in case.name]
     found = [Case(c.name, loadable(c.model), c.data_sets, c.rtol, c.atol) for c in nodes]
     for kind in KINDS:
         for case in load_model_tests(kind=kind):

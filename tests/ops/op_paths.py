@@ -18,11 +18,6 @@ from onnxruntime_npu.opdef import dtypes as dt
 from onnxruntime_npu.opdef.definition_base import Definition
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
-from torch.onnx._internal._lazy_import import onnxscript_apis
-
-# Every torch.onnx.export parses onnxscript's five hundred functions again, which is most of its
-# time: once is enough.
-onnxscript_apis.get_torchlib_ops = cache(onnxscript_apis.get_torchlib_ops)
 
 NPU = "NPUExecutionProvider"
 CPU = "CPUExecutionProvider"

@@ -44,10 +44,11 @@ def test_cuda_training_script_matches_cpu(tmp_path):
 
 @pytest.fixture
 def transferred(run_python):
-    """Runs code after the import, in a separate process."""
+    """Runs fragments after the import, in one separate process, each with names of its own."""
 
-    def run(code):
-        failed, output = run_python(TRANSFER + code)
+    def run(*fragments):
+        each = "".join(f"exec({fragment!r}, dict(globals()))\n" for fragment in fragments)
+        failed, output = run_python(TRANSFER + each)
         assert not failed, output
         return output
 
@@ -106,10 +107,6 @@ except RuntimeError as error:
 else:
     raise AssertionError("made a tensor on a device that is not there")
 """
-
-
-def test_cuda_device_maps_to_npu_everywhere(transferred):
-    transferred(MAKERS)
 
 
 CHECKPOINTS = """
@@ -213,8 +210,8 @@ assert "uncompiled" in str(caught[0].message)
 """
 
 
-def test_cuda_names_are_aliases_of_npu(transferred):
-    transferred(CUDA_NAMES)
+def test_cuda_device_and_names_are_those_of_npu_everywhere(transferred):
+    transferred(MAKERS, CUDA_NAMES)
 
 
 ACCELERATE = """
