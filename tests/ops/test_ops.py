@@ -193,9 +193,7 @@ def _element_type(name: str) -> int:
     return dt.NUMBERS[{"float": "float32", "double": "float64"}.get(element, element)]
 
 
-@pytest.mark.parametrize(
-    ("op", "dtype", "i"), _calls([op for op in OPS if op.type_aliases], slice(1))
-)
+@first_dtype_calls
 def test_type_aliases(op: Op, dtype: str, i: int) -> None:
     sample = samples(op, dtype)[i]
     for alias in op.type_aliases:

@@ -268,10 +268,11 @@ def _interface(
     except NotProven as error:
         reason = error
     try:
-        original, findings = keep_original(
-            copy.deepcopy(model), reason, opset, fuse_latents=fuse_latents
-        )
-        return probe.proven(original, wanted, findings), findings
+        with quiet_transformers():
+            original, findings = keep_original(
+                copy.deepcopy(model), reason, opset, fuse_latents=fuse_latents
+            )
+            return probe.proven(original, wanted, findings), findings
     except NotProven as error:
         if wanted.plain:
             why = f"{reason}; nor by its own forward pass: {error}"

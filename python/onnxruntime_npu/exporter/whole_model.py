@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from .caches import CacheChoice, Interface
-from .proof import Findings, attempt, compare
+from .proof import Findings, NotProven, attempt, compare
 from .roles.latent_attention import LatentAttention
 
 _LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
@@ -37,6 +37,8 @@ class WholeModelProbe:
 
         What int8 changes is measured and reported. Raises NotProven.
         """
+        if wanted.int8 and not decoder.cache_sizes:
+            raise NotProven("its layers cache no keys and values, which alone are rounded")
         all_logits = wanted._replace(logits="all")
         self.check(all_logits._replace(int8=False).interface(decoder))
         layers = len(decoder.cache_sizes)

@@ -62,7 +62,7 @@ class MlpRole(Role[MlpParts, nn.Module]):
 
     def match(self, original: nn.Module) -> MlpParts:
         """Find the projections."""
-        names = _NAMES[0] if hasattr(original, "down_proj") else _NAMES[1]
+        names = next((each for each in _NAMES if hasattr(original, each[2])), _NAMES[0])
         down = part(original, "the MLP", names[2])
         joined = getattr(original, "gate_up_proj", None)
         if joined is not None:
