@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from .encoder import Encoder
-from .plain_cache import filled_cache
+from .model_cache import ATTENDING, filled_cache
 from .pooling import Pooling
 from .proof import NotProven, compare
 
@@ -140,7 +140,7 @@ class DecoderPart(nn.Module):
     ) -> tuple[torch.Tensor, CachedPairs]:
         """Return logits and the cached keys and values after the step."""
         del positions  # they follow from the length of the cache
-        cache = filled_cache([key for key, _ in own], [value for _, value in own])
+        cache = filled_cache([ATTENDING] * len(own), own)
         return self._logits(input_ids, mask, cache, cross), _pairs(cache)
 
     def _logits(
@@ -156,9 +156,7 @@ class DecoderPart(nn.Module):
         from transformers.modeling_outputs import BaseModelOutput
 
         source = cross[0][0]
-        cache = EncoderDecoderCache(
-            own, filled_cache([key for key, _ in cross], [value for _, value in cross])
-        )
+        cache = EncoderDecoderCache(own, filled_cache([ATTENDING] * len(cross), cross))
         cache.is_updated = dict.fromkeys(range(len(self.sizes)), True)
         return self.model(
             # Only the shape is read: the layers find their keys and values in the cache.

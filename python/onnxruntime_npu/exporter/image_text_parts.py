@@ -15,8 +15,8 @@ from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import CacheSizes
+from .model_cache import ATTENDING, filled_cache
 from .patch_images import PatchVisionPart, takes_patches, token_positions
-from .plain_cache import filled_cache
 from .proof import NotProven, compare
 from .replaced_functions import ReplacedFunctions
 
@@ -172,7 +172,8 @@ class TextPart(nn.Module):
     ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
         from transformers import DynamicCache
 
-        cache: Any = filled_cache(past[0::2], past[1::2]) if past else DynamicCache()
+        pairs = list(zip(past[0::2], past[1::2], strict=True))
+        cache: Any = filled_cache([ATTENDING] * len(pairs), pairs) if pairs else DynamicCache()
         with self.functions.replaced():
             logits = self.model(
                 inputs_embeds=embeds.to(self.model.get_input_embeddings().weight.dtype),

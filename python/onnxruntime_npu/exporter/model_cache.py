@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,6 +20,9 @@ class LayerKind(NamedTuple):
 
     attends: bool  # keys and values of every token
     states: int  # places for states of each kind
+
+
+ATTENDING = LayerKind(attends=True, states=0)
 
 
 def layer_kinds(model: Any) -> list[LayerKind]:
@@ -39,9 +43,9 @@ def layer_kinds(model: Any) -> list[LayerKind]:
     kinds = []
     for index, layer in enumerate(layers):
         if type(layer) in attending:
-            kinds.append(LayerKind(True, 0))
+            kinds.append(ATTENDING)
         elif type(layer) is cache_utils.DummyLayer:
-            kinds.append(LayerKind(False, 0))
+            kinds.append(LayerKind(attends=False, states=0))
         elif type(layer) in (*both, cache_utils.LinearAttentionLayer):
             kinds.append(LayerKind(type(layer) in both, layer.number_of_states))
         else:
@@ -83,15 +87,15 @@ def new_cache(kinds: Sequence[LayerKind]) -> Any:
 
 def filled_cache(
     kinds: Sequence[LayerKind],
-    past: Sequence[LayerCache],
-    states: Sequence[State],
-    tensors: Sequence[torch.Tensor],
+    past: Sequence[Sequence[torch.Tensor]],
+    states: Sequence[State] = (),
+    tensors: Sequence[torch.Tensor] = (),
 ) -> Any:
     """Return a cache of past keys and values [B, N, T, D], and of ``tensors`` as the ``states``."""
     cache = new_cache(kinds)
-    for layer, given in zip(_attending(cache, kinds), past, strict=True):
-        layer.keys, layer.values = given.key, given.value
-        layer.dtype, layer.device, layer.is_initialized = given.key.dtype, given.key.device, True
+    for layer, (key, value, *_) in zip(_attending(cache, kinds), past, strict=True):
+        layer.keys, layer.values = key, value
+        layer.dtype, layer.device, layer.is_initialized = key.dtype, key.device, True
     for state, tensor in zip(states, tensors, strict=True):
         layer = cache.layers[state.layer]
         kept = tensor.clone()  # written in place by the model
@@ -114,7 +118,7 @@ def keys_and_values(cache: Any, kinds: Sequence[LayerKind]) -> list[LayerCache]:
 def states_in(
     cache: Any, kinds: Sequence[LayerKind], *, summed: bool
 ) -> list[tuple[State, torch.Tensor]]:
-    """Return the states that a run has left in a cache.
+    """Return the states that a run has left in a cache, and their tensors.
 
     ``summed``: whether recurrent ones come from a recurrence, and not from the last token alone.
     """
@@ -129,10 +133,16 @@ def states_in(
     return found
 
 
+def state_tensors(cache: Any, states: Sequence[State]) -> list[torch.Tensor]:
+    """Return the tensors of ``states`` in a cache."""
+    return [getattr(cache.layers[s.layer], f"{s.kind}s")[s.place] for s in states]
+
+
 def _attending(cache: Any, kinds: Sequence[LayerKind]) -> list[Any]:
     return [layer for layer, kind in zip(cache.layers, kinds, strict=True) if kind.attends]
 
 
+@functools.cache
 def _cache_class() -> type:
     from transformers.cache_utils import Cache
 

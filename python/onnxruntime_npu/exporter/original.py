@@ -27,6 +27,7 @@ from .model_cache import (
     keys_and_values,
     layer_kinds,
     new_cache,
+    state_tensors,
     states_in,
 )
 from .module_replacement import convert_weights, replace_modules
@@ -113,7 +114,7 @@ class OriginalDecoder(nn.Module):
         """
         del lengths  # the model has them from the positions of a row
         with self.functions.replaced(), _scoring(self.model.get_output_embeddings(), scored):
-            if isinstance(step, DynamicStep) and not (past and past[0].key_scale is not None):
+            if isinstance(step, DynamicStep) and all(layer.key_scale is None for layer in past):
                 return self._grown(input_ids, positions, step, past)
             if self.states:
                 raise NotProven("its states of a fixed size are kept beside a growing cache only")
@@ -132,8 +133,7 @@ class OriginalDecoder(nn.Module):
             logits = self._logits(input_ids, positions, cache, mask)
         finally:
             self._recurrences.cache = None
-        summed = self._recurrences.replaced
-        step.states = [x for _, x in states_in(cache, self._kinds, summed=summed)]
+        step.states = state_tensors(cache, self.states)
         return logits, keys_and_values(cache, self._kinds)
 
     def _shared(

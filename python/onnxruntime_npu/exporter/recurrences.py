@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from .proof import Findings, NotProven, attempt, compare
-from .replaced_functions import ReplacedFunctions, observed
+from .replaced_functions import ReplacedFunctions, observed_calls
 
 _Tensors = tuple[torch.Tensor, ...]
 _Step = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -166,43 +166,29 @@ class _Form(NamedTuple):
     """A function of a model's module, and what replaces it and those that compute the same."""
 
     name: str
-    twins: tuple[str, ...]
     replacement: str  # a method of Recurrences
     initial: str | None  # the argument that takes the state
-    returns_state: dict[str, Any]  # the argument that asks for it
-    transposed: bool  # whether the replacement's state is the original's transposed
-    operator: str | None  # None for Scan
+    returns_state: str  # the argument that asks for it
+    twins: tuple[str, ...] = ()
+    operator: str | None = None  # whose state is the original's transposed; None for Scan
+
+
+def _delta_rule(name: str, of_single_tokens: str, operator: str) -> _Form:
+    state = ("initial_state", "output_final_state")
+    return _Form(name, "delta_rule", *state, twins=(of_single_tokens,), operator=operator)
 
 
 _FORMS = (
-    _Form(
-        "mamba_selective_scan", (), "selective_scan", None, {"return_last_state": True}, False, None
-    ),
-    _Form(
-        "mamba2_chunk_scan",
-        (),
-        "chunk_scan",
-        "initial_states",
-        {"return_final_states": True},
-        False,
-        None,
-    ),
-    _Form(
+    _Form("mamba_selective_scan", "selective_scan", None, "return_last_state"),
+    _Form("mamba2_chunk_scan", "chunk_scan", "initial_states", "return_final_states"),
+    _delta_rule(
         "torch_chunk_gated_delta_rule",
-        ("torch_recurrent_gated_delta_rule",),  # of single tokens
-        "delta_rule",
-        "initial_state",
-        {"output_final_state": True},
-        True,
+        "torch_recurrent_gated_delta_rule",
         "npu_chunk_gated_delta_rule",
     ),
-    _Form(
+    _delta_rule(
         "chunk_kimi_delta_attention",
-        ("recurrent_kimi_delta_attention",),
-        "delta_rule",
-        "initial_state",
-        {"output_final_state": True},
-        True,
+        "recurrent_kimi_delta_attention",
         "npu_recurrent_gated_delta_rule",
     ),
 )
@@ -219,7 +205,7 @@ def replace_recurrences(
             continue
         replacement = getattr(recurrences, form.replacement)
         try:
-            calls = attempt(_observed, model, module, form.name, run)
+            calls = attempt(observed_calls, lambda: run(model), module, form.name)
             if not calls:
                 continue
             original = getattr(module, form.name)
@@ -237,13 +223,6 @@ def replace_recurrences(
     return recurrences
 
 
-def _observed(model: Any, module: Any, name: str, run: Callable[[Any], Any]) -> list[Any]:
-    """Return the arguments of every call in a run."""
-    with observed(module, name) as calls:
-        run(model)
-    return calls
-
-
 def _prove(
     original: Callable[..., Any],
     replacement: Callable[..., Any],
@@ -255,13 +234,13 @@ def _prove(
 
     The module that the state goes to is not read: a state of another layout would be noticed there.
     """
-    options = {**options, **form.returns_state}
-    _, state = original(*args, **options)
+    options = {**options, form.returns_state: True}
     ours = dict(options)
-    if form.initial is not None:
-        options[form.initial] = torch.randn_like(state)
-        ours[form.initial] = _layout(options[form.initial], form)
     expected, expected_state = original(*args, **options)
+    if form.initial is not None:
+        options[form.initial] = torch.randn_like(expected_state)
+        ours[form.initial] = _layout(options[form.initial], form)
+        expected, expected_state = original(*args, **options)
     actual, actual_state = replacement(*args, **ours)
     return max(
         compare(expected, actual, "output of the recurrence"),
@@ -270,7 +249,7 @@ def _prove(
 
 
 def _layout(state: torch.Tensor, form: _Form) -> torch.Tensor:
-    return state.transpose(-1, -2).contiguous() if form.transposed else state
+    return state.transpose(-1, -2).contiguous() if form.operator else state
 
 
 def _over_tokens(

@@ -39,10 +39,20 @@ class ReplacedFunctions:
                     setattr(each.owner, each.name, original)
 
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # the arguments
+
+
+def observed_calls(run: Callable[[], object], owner: Any, name: str) -> list[Call]:
+    """Return every call of ``owner.name`` in a run."""
+    with observed(owner, name) as calls:
+        run()
+    return calls
+
+
 @contextmanager
-def observed(owner: Any, name: str) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """Yield the arguments of every call of ``owner.name`` inside."""
-    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+def observed(owner: Any, name: str) -> Iterator[list[Call]]:
+    """Yield every call of ``owner.name`` inside."""
+    calls: list[Call] = []
     original = getattr(owner, name)
 
     def observe(*args: Any, **kwargs: Any) -> Any:

@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import torch
 
 from .proof import Findings, NotProven, attempt, compare
-from .replaced_functions import ReplacedFunctions, observed
+from .replaced_functions import Call, ReplacedFunctions, observed_calls
 from .roles.attention import rotate
 
 _PREFIX = "apply_rotary_"  # some modules have a second function, for pairs
 _Rotate = Callable[..., "torch.Tensor | tuple[torch.Tensor, ...]"]
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class _Given(NamedTuple):
@@ -90,7 +89,7 @@ def replace_rotary(
     module = sys.modules[type(model).__module__]
     for name in [name for name in vars(module) if name.startswith(_PREFIX)]:
         try:
-            calls = attempt(_observed, model, module, name, run)
+            calls = attempt(observed_calls, lambda: run(model), module, name)
             if not calls:
                 continue
             form, difference = _proven(getattr(module, name), calls)
@@ -102,14 +101,7 @@ def replace_rotary(
         findings.replaced("npu_rotary_mul", difference, nodes=nodes)
 
 
-def _observed(model: Any, module: Any, name: str, run: Callable[[Any], Any]) -> list[_Call]:
-    """Return the arguments of every call in a run."""
-    with observed(module, name) as calls:
-        run(model)
-    return calls
-
-
-def _proven(original: _Rotate, calls: list[_Call]) -> tuple[_Form, float]:
+def _proven(original: _Rotate, calls: list[Call]) -> tuple[_Form, float]:
     """Return the first form that equals a function, and its max difference."""
     first: NotProven | None = None
     for form in _FORMS:
@@ -122,7 +114,7 @@ def _proven(original: _Rotate, calls: list[_Call]) -> tuple[_Form, float]:
     raise first or NotProven("expected queries, keys, cosines and sines as arguments")
 
 
-def _is_readable(form: _Form, call: _Call) -> bool:
+def _is_readable(form: _Form, call: Call) -> bool:
     args, options = call
     try:
         given = attempt(lambda: form.read(*args, **options))
@@ -131,7 +123,7 @@ def _is_readable(form: _Form, call: _Call) -> bool:
     return not (given.cos.is_complex() or given.sin.is_complex())
 
 
-def _prove(original: _Rotate, form: _Form, call: _Call) -> float:
+def _prove(original: _Rotate, form: _Form, call: Call) -> float:
     """Compare on random tensors in the place of queries and keys, with the tables of a call."""
     args, options = call
     count = len(form.read(*args, **options).rotated)

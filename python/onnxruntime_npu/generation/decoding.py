@@ -196,7 +196,7 @@ class _DynamicStepper:
         self._choice = model.choice
         device = (model.device, model.device_id)
         self._cache = GrowingCache(model.session, device, len(rows))
-        self._keeps_states = any(name.partition("_state")[1] for name in model.past)
+        self._keeps_states = any("_state" in name for name in model.past)
         self._adapter = adapter
 
     def prefill(self) -> ort.OrtValue:

@@ -15,8 +15,8 @@ import torch
 from torch import nn
 
 from ..attention_interface import attend_latents
+from ..model_cache import ATTENDING, new_cache
 from ..own_forward import added_mask
-from ..plain_cache import plain_cache
 from ..proof import Findings, NotProven, compare, spread_to
 from .attention import layer_index
 from .norm import NormRole, RmsNorm
@@ -229,7 +229,7 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
         )
 
     def _run(self, attention: Any, x: torch.Tensor, layer: int) -> list[torch.Tensor]:
-        cache = plain_cache(layer + 1)
+        cache = new_cache([ATTENDING] * (layer + 1))
         results = []
         for new in (slice(0, _PAST), slice(_PAST, x.shape[1])):
             tokens = torch.arange(x.shape[1])
