@@ -2,24 +2,44 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
+import numpy as np
 import pytest
 import torch
-from onnxruntime_npu import NPUModelForCausalLM
+from onnxruntime_npu import NPUModelForCausalLM, ortvalue_to_numpy
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.caches import CACHES
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import PROMPTS, tiny_model
-from .genai_runs import generator_tokens, open_in_genai
-from .test_causal_lm import PROVIDERS
-from .test_paged import greedy
+from .genai_runs import engine_tokens, generator_tokens, open_in_genai
+from .test_causal_lm import PROVIDERS, TOLERANCE
+from .test_paged import IN_HOST_MEMORY, answer, greedy
+from .test_paged import PROMPTS as LONG_PROMPTS
+
+# Of two rows: one shorter than a convolution's window, one token after many, many after one.
+TURNS = [
+    [[5, 7], [3, 4, 5, 6, 7, 8, 9]],
+    [[41, 42, 43, 44, 45, 46], [51]],
+    [[61], [71]],
+    [[62], [72]],
+]
 
 
-def test_beams_take_their_states_along(exported):
-    model, directory, _ = exported("falcon_h1", cache="dynamic")
+def last_logits(model, row):
+    """Return transformers' logits after the last token of a row."""
+    with torch.no_grad():
+        return model(torch.tensor([row]), use_cache=False).logits[0, -1].numpy()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_beams_take_their_states_along(exported, cache):
+    model, directory, _ = exported("falcon_h1", cache=cache)
     ours = NPUModelForCausalLM.from_pretrained(directory, providers=PROVIDERS[:1])
     padding = max(map(len, PROMPTS))
     ids = torch.tensor([[0] * (padding - len(row)) + row for row in PROMPTS])
@@ -29,7 +49,7 @@ def test_beams_take_their_states_along(exported):
     assert ours.generate(ids, attention_mask=mask, **options).tolist() == expected.tolist()
 
 
-def test_padding_between_tokens_of_a_row_is_refused(exported):
+def test_padding_between_tokens_of_a_row_of_a_growing_cache_is_refused(exported):
     _, directory, _ = exported("falcon_h1", cache="dynamic")
     ours = NPUModelForCausalLM.from_pretrained(directory, providers=PROVIDERS[:1])
     cache = ours.new_cache(20)
@@ -41,6 +61,52 @@ def test_padding_between_tokens_of_a_row_is_refused(exported):
         ours(torch.tensor([[0, 5], [7, 8]]), attention_mask=mask, past_key_values=cache)
 
 
+@pytest.mark.parametrize("kind", ["qwen3_next", "falcon_h1"])  # in graphs, and with ONNX's Scan
+def test_rows_of_a_static_cache_keep_states_of_their_own_tokens(exported, kind):
+    """Turns of several lengths, in one batch and in the next one, which has the same buffers."""
+    model, directory, _ = exported(kind, cache="static")
+    for provider in (*PROVIDERS, IN_HOST_MEMORY):
+        steps = CausalLM(directory, providers=[provider]).step_model
+        for turns in (TURNS, TURNS[::-1]):
+            with contextlib.closing(steps.stepper(turns[0], 64)) as stepper:
+                before = [[], []]
+                for turn in turns:
+                    logits = ortvalue_to_numpy(stepper.extend(turn))[:, 0]
+                    before = [row + new for row, new in zip(before, turn, strict=True)]
+                    np.testing.assert_allclose(
+                        logits, [last_logits(model, row) for row in before], rtol=0, atol=TOLERANCE
+                    )
+
+
+def test_graphs_are_captured_of_models_without_control_flow_alone(exported):
+    graphs = {
+        kind: CausalLM(exported(kind, cache="static")[1], providers=PROVIDERS[:1]).step_model.graphs
+        for kind in ("qwen3_next", "falcon_h1")
+    }
+    assert graphs == {"qwen3_next": True, "falcon_h1": False}
+
+
+@pytest.mark.parametrize(
+    ("kind", "provider"), [("qwen3_next", PROVIDERS[0]), ("falcon_h1", PROVIDERS[0]),
+                           ("qwen3_next", (PROVIDERS[0], {"host_memory": "0"})),
+                           *(pytest.param(kind, PROVIDERS[1], marks=pytest.mark.exhaustive)
+                             for kind in ("qwen3_next", "falcon_h1"))],
+)  # fmt: skip
+def test_engine_of_genai_serves_ragged_requests_together(genai, exported, kind, provider):
+    model, directory, _ = exported(kind, cache="paged")
+    tokens, runs = engine_tokens(open_in_genai(directory, provider), LONG_PROMPTS, 12)
+    assert runs < 2 * 12  # not one after the other
+    assert tokens == [answer(model, prompt, 12) for prompt in LONG_PROMPTS]
+
+
+def test_prompt_look_up_is_refused(exported):
+    _, directory, _ = exported("falcon_h1", cache="paged")
+    with pytest.raises(ArgumentError, match=r"keys and values alone, got one with states"):
+        CausalLM(directory, providers=PROVIDERS[:1]).generate(
+            [[1, 2, 3]], max_new_tokens=2, prompt_lookup_num_tokens=2
+        )
+
+
 @pytest.mark.parametrize("kind", ["lfm2", "falcon_h1"])  # convolutions alone, and recurrences
 def test_generator_of_genai_keeps_the_states(genai, exported, kind):
     model, directory, _ = exported(kind, cache="dynamic")
@@ -48,12 +114,17 @@ def test_generator_of_genai_keeps_the_states(genai, exported, kind):
     assert tokens == greedy(model, PROMPTS[1], 12)
 
 
-@pytest.mark.parametrize("cache", ["static", "paged"])
-def test_other_caches_are_refused_with_the_reason(tmp_path, cache):
-    message = rf"\(lfm2\): .* with a {cache} cache: its states .* pass cache='dynamic' and"
+def test_blocks_of_a_model_without_keys_and_values_are_refused_with_the_reason(tmp_path):
+    message = r"\(mamba\): .* paged cache: its layers cache no keys and values.* cache='dynamic'"
     with pytest.raises(ExportError, match=message):
-        export_causal_lm(tiny_model("lfm2"), tmp_path, cache=cache)
+        export_causal_lm(tiny_model("mamba"), tmp_path, cache="paged")
     assert not list(tmp_path.iterdir())
+
+
+def test_check_tells_models_the_positions_of_a_step(exported):
+    """Bamba counts from 0 in every step that it is not told of."""
+    _, _, report = exported("bamba", cache="dynamic")
+    assert not [warning for warning in report.warnings if "check failed" in warning]
 
 
 def test_recurrence_that_computes_something_else_is_not_replaced(monkeypatch):

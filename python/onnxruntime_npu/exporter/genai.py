@@ -78,14 +78,15 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
         },
     }
     kind = config.model_type if config.model_type in _BY_NAME else "decoder"
-    if interface.decoder.states and not any(map(_is_recurrent, interface.decoder.states)):
+    states = interface.decoder.states
+    if interface.cache == "dynamic" and states and not any(map(_is_recurrent, states)):
         kind = "lfm2"  # the one that keeps states of convolutions alone
         attending = set(interface.decoder.cached_layers)
         decoder["layer_types"] = [
             "full_attention" if layer in attending else "conv"
             for layer in range(interface.layer_count)
         ]
-        decoder["conv_cache_size"] = interface.decoder.states[0].shape[-1]
+        decoder["conv_cache_size"] = states[0].shape[-1]
     model = {
         "type": kind,
         "vocab_size": int(interface.decoder.vocabulary),
@@ -111,8 +112,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
     model = {name: value for name, value in model.items() if value is not None}
     described: dict[str, Any] = {"model": model, "search": search}
     if interface.cache == "paged":
-        layers = list(range(interface.layer_count))
-        decoder["state_groups"] = [{"kind": "paged_kv", "layer_ids": layers}]
+        decoder["state_groups"] = _state_groups(interface)
         described["engine"] = {
             "dynamic_batching": {
                 "block_size": BLOCK_SIZE,
@@ -129,6 +129,15 @@ def _state_names(interface: Interface, when: str) -> dict[str, str]:
     prefix = {"past": "past_key_values", "present": "present"}[when]
     kinds = sorted({state.kind for state in interface.decoder.states})
     return {f"{when}_{kind.removesuffix('_state')}_names": f"{prefix}.%d.{kind}" for kind in kinds}
+
+
+def _state_groups(interface: Interface) -> list[dict[str, Any]]:
+    """Return which layers keep what of a sequence, as the engine knows it."""
+    layers = {"paged_kv": interface.decoder.cached_layers}
+    for state in interface.decoder.states:
+        group = layers.setdefault(f"fixed_{state.kind.removesuffix('_state')}", [])
+        group.append(state.layer)
+    return [{"kind": kind, "layer_ids": list(ids)} for kind, ids in layers.items()]
 
 
 def _is_recurrent(state: State) -> bool:

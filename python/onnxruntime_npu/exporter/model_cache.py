@@ -82,7 +82,12 @@ def new_cache(kinds: Sequence[LayerKind]) -> Any:
             return cache_utils.LinearAttentionLayer(kind.states)
         return cache_utils.DynamicLayer() if kind.attends else cache_utils.DummyLayer()
 
-    return _cache_class()(layers=[layer(kind) for kind in kinds])
+    return read_cache([layer(kind) for kind in kinds])
+
+
+def read_cache(layers: list[Any]) -> Any:
+    """Return a cache of layers whose ``recurrent`` is the state that was read last."""
+    return _cache_class()(layers=layers)
 
 
 def filled_cache(
@@ -97,17 +102,18 @@ def filled_cache(
         layer.keys, layer.values = key, value
         layer.dtype, layer.device, layer.is_initialized = key.dtype, key.device, True
     for state, tensor in zip(states, tensors, strict=True):
-        layer = cache.layers[state.layer]
-        kept = tensor.clone()  # written in place by the model
-        if state.kind == "conv_state":
-            layer.conv_states[state.place] = kept
-            layer.conv_kernel_size[state.place] = kept.shape[-1]
-            layer.is_conv_states_initialized[state.place] = True
-        else:
-            layer.recurrent_states[state.place] = kept
-            layer.is_recurrent_states_initialized[state.place] = True
-        layer.has_previous_state[state.place] = True
+        take_state(cache.layers[state.layer], state, tensor)
     return cache
+
+
+def take_state(layer: Any, state: State, tensor: torch.Tensor) -> None:
+    """Let a layer of transformers' cache hold a state."""
+    kept = tensor.clone()  # written in place by the model
+    getattr(layer, f"{state.kind}s")[state.place] = kept
+    getattr(layer, f"is_{state.kind}s_initialized")[state.place] = True
+    if state.kind == "conv_state":
+        layer.conv_kernel_size[state.place] = kept.shape[-1]
+    layer.has_previous_state[state.place] = True
 
 
 def keys_and_values(cache: Any, kinds: Sequence[LayerKind]) -> list[LayerCache]:

@@ -116,8 +116,6 @@ class OriginalDecoder(nn.Module):
         with self.functions.replaced(), _scoring(self.model.get_output_embeddings(), scored):
             if isinstance(step, DynamicStep) and all(layer.key_scale is None for layer in past):
                 return self._grown(input_ids, positions, step, past)
-            if self.states:
-                raise NotProven("its states of a fixed size are kept beside a growing cache only")
             return self._shared(input_ids, positions, step, past)
 
     def _grown(
@@ -125,36 +123,48 @@ class OriginalDecoder(nn.Module):
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with transformers' growing cache and masks."""
         cache = filled_cache(self._kinds, past, self.states, step.states)
-        self._recurrences.cache = cache
-        mask = step.attention_mask
-        if not past:  # such models read the mask of new tokens alone
-            mask = mask[:, mask.shape[1] - input_ids.shape[1] :]
-        try:
+        mask = self._padding(input_ids, step, past)
+        with self._recurrences.reading(cache):
             logits = self._logits(input_ids, positions, cache, mask)
-        finally:
-            self._recurrences.cache = None
         step.states = state_tensors(cache, self.states)
         return logits, keys_and_values(cache, self._kinds)
+
+    @staticmethod
+    def _padding(input_ids: torch.Tensor, step: DynamicStep, past: Any) -> torch.Tensor:
+        """Return the mask of padding as the model reads it."""
+        mask = step.attention_mask
+        # Without keys and values it reads that of new tokens alone.
+        return mask if past else mask[:, mask.shape[1] - input_ids.shape[1] :]
 
     def _shared(
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: Step, past: list[LayerCache]
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with the cache of a step, which attention and masks know."""
         from .original_cache import SharedStep
+        from .state_layers import convolved
 
         config: Any = self.model.config
-        if "position_ids" not in self._arguments and not self._tables.first_rows:
+        positioned = "position_ids" in self._arguments or self._tables.first_rows
+        if past and not positioned:
             raise NotProven("its forward pass takes no position_ids")
-        if config._attn_implementation != ATTENTION:
+        if past and config._attn_implementation != ATTENTION:
             raise NotProven("its attention is not called through transformers' interface")
         if any(isinstance(module, LengthRotary) for module in self.model.modules()):
             # From positions, among which are those of padding, or of other sequences.
             raise NotProven("its rotary frequencies depend on the length of a row")
         context = int(getattr(config, "max_position_embeddings", None) or 0)
-        shared = SharedStep(step, past, self._maskings, context)
-        with shared_step(shared):
+        if not past and step.block_slots is not None:
+            raise NotProven("its layers cache no keys and values, which alone lie in blocks")
+        # Attention has masks of the step; layers with states ask for padding.
+        mask = None
+        if self.states and isinstance(step, DynamicStep):
+            mask = self._padding(input_ids, step, past)
+        shared = SharedStep(step, self._kinds, past, self.states, self._maskings, context)
+        reading = self._recurrences.reading(shared.cache, step.sequences)
+        convolving = convolved(self.model, shared.state_layers, step.sequences)
+        with shared_step(shared), reading, convolving:
             try:
-                logits = self._logits(input_ids, positions, shared.cache, None)
+                logits = self._logits(input_ids, positions, shared.cache, mask)
             except NotProven:
                 raise
             except Exception as error:  # of shapes and types that the model's code cannot take
@@ -164,6 +174,7 @@ class OriginalDecoder(nn.Module):
                 raise NotProven(
                     f"its own code computes with cached keys or values ({kind})"
                 ) from error
+        step.states = shared.states()
         return logits, [layer.cache for layer in shared.layers]
 
     def _logits(

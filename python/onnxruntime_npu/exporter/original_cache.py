@@ -7,17 +7,19 @@ and fused attention gets lengths, or blocks and their table, instead of a mask [
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, CacheLayerMixin
+from transformers.cache_utils import CacheLayerMixin, DummyLayer
 
 from .attention_interface import AttentionCall
 from .caches.static import StaticStep
-from .caches.step import LayerCache, Step
+from .caches.step import LayerCache, State, Step
+from .model_cache import LayerKind, read_cache, state_tensors, take_state
 from .proof import NotProven
 from .roles.masking import Masking
+from .state_layers import StateLayer
 
 _MOST_POSITIONS = 2**20  # that a mask function is compared on
 
@@ -30,7 +32,7 @@ class StepLayer(CacheLayerMixin):
     is_sliding = False  # every layer keeps all tokens, and masks see to windows
 
     def __init__(self, step: Step, cache: LayerCache) -> None:
-        super().__init__()
+        CacheLayerMixin.__init__(self)
         self._step = step
         self.cache = cache
 
@@ -72,13 +74,29 @@ class StepLayer(CacheLayerMixin):
         return -1
 
 
+class StatefulStepLayer(StateLayer, StepLayer):
+    """A layer with states beside keys and values."""
+
+    is_croppable = False
+
+    def __init__(self, count: int, step: Step, cache: LayerCache) -> None:
+        StepLayer.__init__(self, step, cache)
+        StateLayer.__init__(self, count, step.sequences)
+
+
 class SharedStep:
     """A step that a model shares with its attention and masks (attention_interface.py)."""
 
     def __init__(
-        self, step: Step, past: list[LayerCache], maskings: Maskings, positions: int
+        self,
+        step: Step,
+        kinds: Sequence[LayerKind],
+        past: list[LayerCache],
+        states: Sequence[State],
+        maskings: Maskings,
+        positions: int,
     ) -> None:
-        """Take the caches of the layers.
+        """Take the caches of the layers that attend, and the step's tensors as the states.
 
         ``maskings``: what the model's masks are, in the order in which it makes them. The first
         run, which is not traced, fills it by comparing each on ``positions``.
@@ -87,10 +105,29 @@ class SharedStep:
         self._maskings = maskings
         self._positions = positions
         self._made: list[torch.Tensor] = []
-        self.layers = [StepLayer(step, cache) for cache in past]
-        self.cache = Cache(layers=list(self.layers))
+        self._states = states
+        given = iter(past)
+        layers = [self._layer(kind, given) for kind in kinds]
+        self.layers = [layer for layer in layers if isinstance(layer, StepLayer)]
+        self.state_layers = [layer for layer in layers if isinstance(layer, StateLayer)]
+        self.cache = read_cache(layers)
+        for state, tensor in zip(states, step.states, strict=True):
+            take_state(layers[state.layer], state, tensor)
         # Attention that is not fused, or not by this operator, reads a mask, floats and rows.
-        self._reads_masks = isinstance(step, StaticStep) and past[0].key_scale is None
+        self._reads_masks = isinstance(step, StaticStep) and all(
+            cache.key_scale is None for cache in past
+        )
+
+    def _layer(self, kind: LayerKind, past: Iterator[LayerCache]) -> Any:
+        if kind.states and kind.attends:
+            return StatefulStepLayer(kind.states, self._step, next(past))
+        if kind.states:
+            return StateLayer(kind.states, self._step.sequences)
+        return StepLayer(self._step, next(past)) if kind.attends else DummyLayer()
+
+    def states(self) -> list[torch.Tensor]:
+        """Return the states after the step."""
+        return state_tensors(self.cache, self._states)
 
     def mask(
         self, mask_function: Callable[..., torch.Tensor], local_size: int | None

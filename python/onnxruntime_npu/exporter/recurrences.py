@@ -8,12 +8,14 @@ fused operator or by ONNX's Scan, if that is proven on the arguments of the mode
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
+from .caches.sequences import Sequences
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed_calls
 
@@ -25,8 +27,18 @@ class Recurrences:
     """The replacements, which know the cache of the run."""
 
     def __init__(self) -> None:
-        self.cache: Any = None  # a ReadCache; None in a run without one
+        self._cache: Any = None  # a ReadCache; None in a run without one
+        self._sequences: Sequences | None = None
         self.replaced = False  # whether any is
+
+    @contextmanager
+    def reading(self, cache: Any, sequences: Sequences | None = None) -> Iterator[None]:
+        """Read states of a ReadCache inside; ``sequences``: of the tokens, if not all are."""
+        self._cache, self._sequences = cache, sequences
+        try:
+            yield
+        finally:
+            self._cache = self._sequences = None
 
     def selective_scan(
         self,
@@ -46,11 +58,13 @@ class Recurrences:
 
         Unlike the original, begin with the state of the layer's cache.
         """
-        hidden, time = hidden_states.float(), dt.float()
+        hidden, time, B, C = (x.float().transpose(1, 2) for x in (hidden_states, dt, B, C))
+        skipped = hidden
         if delta_bias is not None:
-            time = time + delta_bias[:, None]
+            time = time + delta_bias
         if delta_softplus:
             time = nn.functional.softplus(time)
+        hidden, time, B, C = self._rows(hidden, time, B, C)
 
         def step(
             state: torch.Tensor,
@@ -63,14 +77,15 @@ class Recurrences:
             state = (t[..., None] * decay).exp() * state + (t * x)[..., None] * b[:, None]
             return state, (state * c[:, None]).sum(-1)
 
-        initial = None if self.cache is None else self.cache.recurrent
+        initial = None if self._cache is None else self._cache.recurrent
         if initial is None:
-            initial = hidden.new_zeros((*hidden.shape[:2], A.shape[-1]))
-        by_token = [x.movedim(-1, 0) for x in (hidden, time, B.float(), C.float())]
+            initial = hidden.new_zeros((hidden.shape[0], hidden.shape[2], A.shape[-1]))
+        by_token = [x.transpose(0, 1) for x in (hidden, time, B, C)]
         state, output = _over_tokens(step, initial.float(), by_token, A.float())
-        output = output.movedim(0, -1)
+        output = self._tokens(output.transpose(0, 1))
         if D is not None:
-            output = output + hidden * D[:, None]
+            output = output + skipped * D
+        output = output.transpose(1, 2)
         if z is not None:
             output = output * nn.functional.silu(z)
         return (output, state) if return_last_state else output
@@ -99,6 +114,8 @@ class Recurrences:
         if dt_softplus:
             time = nn.functional.softplus(time)
         time = time.clamp(*dt_limit).float()
+        skipped = hidden
+        hidden, time, B, C = self._rows(hidden, time, B.float(), C.float())
         heads = hidden.shape[2] // B.shape[2]  # of a group
 
         def step(
@@ -110,12 +127,12 @@ class Recurrences:
 
         if initial_states is None:
             initial_states = hidden.new_zeros((hidden.shape[0], *hidden.shape[2:], B.shape[-1]))
-        given = (hidden * time[..., None], (A.float() * time).exp(), B.float(), C.float())
+        given = (hidden * time[..., None], (A.float() * time).exp(), B, C)
         by_token = [x.transpose(0, 1) for x in given]
         state, output = _over_tokens(step, initial_states.float(), by_token)
-        output = output.transpose(0, 1)
+        output = self._tokens(output.transpose(0, 1))
         if D is not None:
-            output = output + hidden * D[:, None]
+            output = output + skipped * D[:, None]
         return (output, state) if return_final_states else output
 
     def delta_rule(
@@ -139,13 +156,19 @@ class Recurrences:
         query, key = query.float(), key.float()
         if use_qk_l2norm_in_kernel:
             query, key = _normalised(query), _normalised(key)
+        if self._sequences is None:
+            lengths = torch.full((batch,), tokens, dtype=torch.int32)
+            numbers = torch.arange(batch, dtype=torch.int32)[:, None].expand(batch, tokens)
+        else:
+            lengths, numbers = self._sequences.spans.int(), self._sequences.numbers.int()
+            g, beta = self._sequences.cleared(g), self._sequences.cleared(beta)
         if initial_state is None:
             sizes = (batch, value.shape[2], value.shape[3], key.shape[3])
             initial_state = torch.zeros(sizes, device=value.device)
         rows = [x.float().flatten(0, 1) for x in (query, key, value)]
         options: dict[str, Any] = {
             "beta": beta.float().flatten(0, 1),
-            "actual_seq_lengths": torch.full((batch,), tokens, dtype=torch.int32),
+            "actual_seq_lengths": lengths,
             "scale": query.shape[-1] ** -0.5,
         }
         decay = g.float().flatten(0, 1)
@@ -154,12 +177,24 @@ class Recurrences:
                 *rows, initial_state=initial_state, g=decay, **options
             )
         else:  # of each column of the state
-            blocks = torch.arange(batch, dtype=torch.int32)[:, None].expand(batch, tokens)
             output, state = torch.ops.npu.npu_recurrent_gated_delta_rule_functional(
-                *rows, initial_state, ssm_state_indices=blocks.flatten(), gk=decay, **options
+                *rows, initial_state, ssm_state_indices=numbers.flatten(), gk=decay, **options
             )
         output = output.unflatten(0, (batch, tokens)).to(value.dtype)
         return output, state if output_final_state else None
+
+    def _rows(
+        self, hidden: torch.Tensor, time: torch.Tensor, *others: torch.Tensor
+    ) -> tuple[torch.Tensor, ...]:
+        """Return tensors [B, S, ..] of all sequences; padding takes no time and changes nothing."""
+        if self._sequences is None:
+            return (hidden, time, *others)
+        hidden, time, *rest = self._sequences.rows(hidden, time, *others)
+        return (hidden, torch.where(self._sequences.is_token()[..., None], time, 0.0), *rest)
+
+    def _tokens(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows [B, S, ..] as the layer has its tokens."""
+        return rows if self._sequences is None else self._sequences.unpadded(rows)
 
 
 class _Form(NamedTuple):

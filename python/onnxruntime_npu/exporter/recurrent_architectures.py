@@ -1,11 +1,21 @@
 """Tested architectures whose layers keep states of a fixed size.
 
-A row of theirs is padded before its first token only.
+Beside a growing cache a row of theirs is padded before its first token only.
 """
 
 from __future__ import annotations
 
-from .architecture import EXPERTS, GRANITE, GROWING, LATENT, ROUTED, TOKENS, Architecture
+from .architecture import (
+    ALL_CACHES,
+    EXPERTS,
+    GRANITE,
+    GROWING,
+    LATENT,
+    ROUTED,
+    ROWS,
+    TOKENS,
+    Architecture,
+)
 
 _CONVOLVED = ["conv", "full_attention"]
 _MAMBA2 = {
@@ -25,8 +35,16 @@ _DELTA = {
     "head_dim": 16,
 }
 _SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
+# Of those without blocks for several sequences: the model expands latents itself, or has no keys
+# and values; or, for Zaya, its convolutions take rows of one length only.
+_CACHES = {
+    **dict.fromkeys(("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2"), ROWS),
+    "zaya": GROWING,
+}
 RECURRENT = tuple(
-    Architecture(model_type, particulars, settings, rebuilt=False, caches=GROWING)
+    Architecture(
+        model_type, particulars, settings, rebuilt=False, caches=_CACHES.get(model_type, ALL_CACHES)
+    )
     for model_type, particulars, settings in (
         (
             "bailing_hybrid",

@@ -101,7 +101,7 @@ class WholeModelProbe:
                 for r, n in zip(self._rows, prompts, strict=True)
             ]
         )
-        past = _undefined(interface.empty_caches(len(_LENGTHS), _CAPACITY))
+        past = _undefined(interface, interface.empty_caches(len(_LENGTHS), _CAPACITY))
         result, *past = interface(ids, prompts, prompts, past)
         logits = [[result[row, :n]] for row, n in enumerate(prompts)]
         for i in range(_DECODED):
@@ -113,13 +113,16 @@ class WholeModelProbe:
         return [torch.cat(collected) for collected in logits]
 
     def _paged(self, interface: Any) -> list[torch.Tensor]:
-        """Prefill one row while the other waits, then chunks and single tokens, side by side."""
+        """Chunks of both rows, of one while the other waits, and single tokens, side by side.
+
+        Not one token alone, for which models with states take another path than that of the file.
+        """
         blocks = [1, 0]  # not in order
         table = torch.tensor([[block, 0] for block in blocks], dtype=torch.int32)
-        past = _undefined(interface.empty_caches(len(_LENGTHS) + 1, 1))
+        past = _undefined(interface, interface.empty_caches(len(_LENGTHS), _CAPACITY))
         logits: list[list[torch.Tensor]] = [[] for _ in self._rows]
         done = [0] * len(self._rows)
-        for chunks in ((5, 3), (1, 4), (1, 1), (0, 1)):
+        for chunks in ((5, 3), (0, 4), (1, 1), (1, 1)):
             rows = [
                 row[n : n + size] for row, n, size in zip(self._rows, done, chunks, strict=True)
             ]
@@ -131,6 +134,11 @@ class WholeModelProbe:
         return [torch.cat(collected) for collected in logits]
 
 
-def _undefined(caches: list[torch.Tensor]) -> list[torch.Tensor]:
-    """Fill preallocated caches with what memory may hold: NaN, and integers with scales of NaN."""
-    return [x.fill_(torch.nan) if x.is_floating_point() else x.fill_(77) for x in caches]
+def _undefined(interface: Interface, caches: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Fill preallocated caches with what memory may hold: NaN, and integers with scales of NaN.
+
+    States, which come after them, are zeros before the first token.
+    """
+    for x in caches[: len(caches) - len(interface.decoder.states)]:
+        x.fill_(torch.nan if x.is_floating_point() else 77)
+    return caches

@@ -16,10 +16,15 @@ import onnxruntime as ort
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from ..errors import ArgumentError
-from ..session.ortvalue import ortvalue_from_numpy, ortvalue_to_numpy, ortvalues_in_one_block
+from ..session.ortvalue import (
+    fill_with_zeros,
+    ortvalue_from_numpy,
+    ortvalue_to_numpy,
+    ortvalues_in_one_block,
+)
 from ..session.provider_library import get_ep_name
 from .adapters import NONE, Adapter
-from .growing_cache import PAST, PRESENT, GrowingCache
+from .growing_cache import PAST, PRESENT, GrowingCache, is_state
 from .paged_cache import PagedCache
 from .prompt_lookup import ScoringStepper
 from .row_choice import ELEMENT_TYPES, RowChoice
@@ -78,8 +83,12 @@ class StepModel:
         logits = next(o for o in self.session.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
         self.past = [name for name in self.inputs if name.startswith(PAST)]
+        self.keeps_states = any(map(is_state, self.past))
         self.present = [name.replace(PAST, PRESENT) for name in self.past]
-        types = [self.inputs[name].type for name in self.past]
+        # Rows of a paged cache keep their states beside the blocks.
+        paged = self.cache == "paged"
+        self._caches = [name for name in self.past if not (paged and is_state(name))]
+        types = [self.inputs[name].type for name in self._caches]
         self.choice = RowChoice(types, (self.device, self.device_id), providers)
         self._lock = threading.Lock()
         self._steps: _StaticSteps | None = None
@@ -101,6 +110,11 @@ class StepModel:
                 "prompt_lookup_num_tokens expected a model exported with cache='paged', which has "
                 f"the logits of several tokens, got cache={self.cache!r}"
             )
+        if self.keeps_states:
+            raise ArgumentError(
+                "prompt_lookup_num_tokens expected a model that caches keys and values alone, got "
+                "one with states, which wrong guesses cannot be taken out of"
+            )
         return _PagedStepper(self, rows, length, adapter)
 
     def new_cache(self, batch: int, length: int) -> list[ort.OrtValue]:
@@ -108,22 +122,34 @@ class StepModel:
 
         Keys and values are [batch, Nkv, length, D], scales of an int8 cache [batch, Nkv, length].
         """
-        return self._buffers({0: batch, 2: length})
+        return self._buffers(self._caches, {0: batch, 2: length})
+
+    def with_new_states(self, caches: list[ort.OrtValue], batch: int) -> list[ort.OrtValue]:
+        """Return caches with other buffers in the place of the states of ``batch`` rows."""
+        names = [name for name in self.past if is_state(name)]
+        states = iter(self._buffers(names, {0: batch}))
+        return [
+            next(states) if is_state(name) else cache
+            for name, cache in zip(self.past, caches, strict=True)
+        ]
 
     def new_blocks(self, count: int) -> list[ort.OrtValue]:
         """Return paged caches of ``count`` blocks on the device, with undefined content."""
-        return self._buffers({0: count})
+        return self._buffers(self._caches, {0: count})
 
     @property
     def block_size(self) -> int:
         """Tokens of a block of a paged cache."""
         return int(self.inputs[self.past[0]].shape[1])
 
-    def _buffers(self, sizes: dict[int, int]) -> list[ort.OrtValue]:
-        """Return a buffer for each cache; ``sizes`` are those of the axes that are dynamic."""
-        inputs = [self.inputs[name] for name in self.past]
+    def _buffers(self, names: Sequence[str], sizes: dict[int, int]) -> list[ort.OrtValue]:
+        """Return a buffer for each input; ``sizes`` are those of the axes that are dynamic."""
+        inputs = [self.inputs[name] for name in names]
         types = [ELEMENT_TYPES[each.type] for each in inputs]
-        shapes = [[sizes.get(i, size) for i, size in enumerate(each.shape)] for each in inputs]
+        shapes = [
+            [sizes[i] if isinstance(size, str) else size for i, size in enumerate(each.shape)]
+            for each in inputs
+        ]
         if self.device == "npu":
             return ortvalues_in_one_block(shapes, types, self.device_id)
         make = ort.OrtValue.ortvalue_from_shape_and_type
@@ -170,7 +196,8 @@ def _open(
     name, settings = given[0]
     # A graph holds the launches of one thread.
     sequential = options.execution_mode == ort.ExecutionMode.ORT_SEQUENTIAL
-    default = static and sequential and name == get_ep_name() and not _in_host_memory(settings)
+    on_npu = name == get_ep_name() and not _in_host_memory(settings)
+    default = static and sequential and on_npu and not _has_control_flow(path)
     wanted = str(settings.get(_GRAPHS, int(default))) == "1"
     if wanted and _GRAPHS not in settings:
         captured = [(name, {**settings, _GRAPHS: "1"}), *given[1:]]
@@ -182,6 +209,14 @@ def _open(
                 raise
             wanted = False
     return ort.InferenceSession(path, options, providers=list(providers)), wanted
+
+
+def _has_control_flow(path: str) -> bool:
+    """Return whether a model has what onnxruntime captures no graph with, and logs an error for."""
+    import onnx
+
+    nodes = onnx.load(path, load_external_data=False).graph.node
+    return any(node.op_type in ("If", "Loop", "Scan") for node in nodes)
 
 
 class _DynamicStepper:
@@ -196,7 +231,7 @@ class _DynamicStepper:
         self._choice = model.choice
         device = (model.device, model.device_id)
         self._cache = GrowingCache(model.session, device, len(rows))
-        self._keeps_states = any("_state" in name for name in model.past)
+        self._keeps_states = model.keeps_states
         self._adapter = adapter
 
     def prefill(self) -> ort.OrtValue:
@@ -243,13 +278,18 @@ class _StaticSteps:
         self._model = model
         self.adapter = adapter
         self.shape = (batch, capacity)
-        self.caches = model.new_cache(batch, capacity)
+        # Keys and values are written in place; states are read and written in turns.
+        self._caches = [model.new_cache(batch, capacity)]
+        if model.keeps_states:
+            self._caches.append(model.with_new_states(self._caches[0], batch))
+        self._turn = 0
         self._prompt = ort.RunOptions()
-        self._token = ort.RunOptions()
+        self._token = [ort.RunOptions() for _ in self._caches]
         if model.graphs:
             self._prompt.add_run_config_entry("gpu_graph_id", "-1")
-            self._token.add_run_config_entry("gpu_graph_id", str(graph))
-        self._binding = self._bind()
+            for turn, options in enumerate(self._token):
+                options.add_run_config_entry("gpu_graph_id", f"{2 * graph + turn}")
+        self._bindings = self._bind_all()
         if model.graphs:
             make = ort.OrtValue.ortvalue_from_shape_and_type
             device = ("npu", model.device_id)
@@ -260,38 +300,56 @@ class _StaticSteps:
             self._host_values = [ort.OrtValue.ortvalue_from_numpy(a) for a in self._host]
             ones = ortvalue_from_numpy(np.ones(batch, np.int64), model.device_id)
             self._logits = make([batch, 1, model.vocabulary], _FLOAT, *device)
-            for name, value in zip(_INPUTS, (self._new[0], ones, self._new[1]), strict=True):
-                self._binding.bind_ortvalue_input(name, value)
-            self._binding.bind_ortvalue_output("logits", self._logits)
+            given = dict(zip(_INPUTS, (self._new[0], ones, self._new[1]), strict=True))
+            for binding in self._bindings:
+                for name, value in given.items():
+                    binding.bind_ortvalue_input(name, value)
+                binding.bind_ortvalue_output("logits", self._logits)
 
-    def _bind(self) -> Any:
-        """Return a binding of the adapter, and of each cache as both input and output."""
+    def _bind_all(self) -> list[Any]:
+        return [self._bind(turn) for turn in range(len(self._caches))]
+
+    def _bind(self, turn: int) -> Any:
+        """Return a binding of the adapter, and of the caches that a turn reads and writes."""
         model = self._model
         binding = model.session.io_binding()
         for name, value in self.adapter.items():
             binding.bind_ortvalue_input(name, value)
-        for past, present, cache in zip(model.past, model.present, self.caches, strict=True):
-            binding.bind_ortvalue_input(past, cache)
-            binding.bind_ortvalue_output(present, cache)
+        for name, cache in zip(model.past, self._caches[turn], strict=True):
+            binding.bind_ortvalue_input(name, cache)
+        for name, cache in zip(model.present, self._caches[turn - 1], strict=True):
+            binding.bind_ortvalue_output(name, cache)
         return binding
+
+    def clear_states(self) -> None:
+        """Let states be those before the first token, which keys and values do not need."""
+        for name, cache in zip(self._model.past, self._caches[self._turn], strict=True):
+            if is_state(name):
+                fill_with_zeros(cache)
 
     def reorder(self, rows: np.ndarray) -> None:
         """Replace row b of each cache by row ``rows[b]``."""
-        chosen = self._model.choice(self.caches, rows)
-        if self._model.graphs:  # the captured graph has the addresses of the caches
-            ort.copy_tensors(chosen, self.caches)
-        else:
-            self.caches = chosen
-            self._binding = self._bind()
+        caches = self._caches[self._turn]
+        chosen = self._model.choice(caches, rows)
+        if self._model.graphs:  # captured graphs have the addresses of the caches
+            ort.copy_tensors(chosen, caches)
+            return
+        self._caches, self._turn = [chosen], 0
+        if self._model.keeps_states:
+            self._caches.append(self._model.with_new_states(chosen, len(rows)))
+        self._bindings = self._bind_all()
 
     def step(self, ids: np.ndarray, lengths: np.ndarray, totals: np.ndarray) -> ort.OrtValue:
         """Run on input_ids [B, S], sequence_lengths [B] and total_lengths [B]."""
+        turn, self._turn = self._turn, (self._turn + 1) % len(self._caches)
         if self._model.graphs and ids.shape[1] == 1:  # then every length is 1
             self._host[0][:], self._host[1][:] = ids, totals
             ort.copy_tensors(self._host_values, self._new)
-            self._model.session.run_with_iobinding(self._binding, self._token)
+            self._model.session.run_with_iobinding(self._bindings[turn], self._token[turn])
             return self._logits
-        binding = self._bind() if self._model.graphs else self._binding
+        # Binding copies an input that the first of its nodes wants elsewhere: states of a Scan.
+        anew = self._model.graphs or self._model.keeps_states
+        binding = self._bind(turn) if anew else self._bindings[turn]
         for name, value in zip(_INPUTS, (ids, lengths, totals), strict=True):
             binding.bind_cpu_input(name, value)
         binding.bind_output("logits", self._model.device, self._model.device_id)
@@ -309,6 +367,7 @@ class _StaticStepper:
         self._total_lengths = np.zeros(len(rows), np.int64)
         self._model = model
         self._steps = model.take_steps(len(rows), length, adapter)
+        self._steps.clear_states()
 
     def prefill(self) -> ort.OrtValue:
         return self.extend(self._rows)
@@ -363,7 +422,7 @@ class _PagedStepper:
 
     def reorder(self, rows: np.ndarray) -> None:
         self._past = self._past[rows]
-        self._cache.reorder(self._choice, self._table[rows].ravel().astype(np.int64))
+        self._cache.reorder(self._choice, self._table[rows].astype(np.int64))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         return self._step(list(tokens[:, None]))

@@ -14,6 +14,11 @@ from .row_choice import ELEMENT_TYPES, RowChoice
 PAST, PRESENT = "past_key_values.", "present."
 
 
+def is_state(name: str) -> bool:
+    """Return whether a cache is a state, as large for any number of tokens."""
+    return "_state" in name
+
+
 class GrowingCache:
     """Keys and values, and states, of one batch, which stay on the device between steps."""
 

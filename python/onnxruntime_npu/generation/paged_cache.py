@@ -8,19 +8,28 @@ import numpy as np
 import onnxruntime as ort
 
 from .adapters import NONE, Adapter
-from .growing_cache import PAST, PRESENT
+from .growing_cache import PAST, PRESENT, is_state
 from .row_choice import RowChoice
+from .row_states import RowStates
 
 
 class PagedCache:
-    """Blocks of keys and values on the device; which block has which tokens, the caller knows."""
+    """Blocks of keys and values on the device; which block has which tokens, the caller knows.
+
+    A model's layers may keep states beside them. Those of a row are known by its first block.
+    """
 
     def __init__(self, session: ort.InferenceSession, blocks: list[ort.OrtValue]) -> None:
-        """Take a model with inputs past_key_values.* and a tensor of blocks for each of them."""
+        """Take a model with inputs past_key_values.*, and blocks for each that is no state."""
         self._session = session
-        past = [value.name for value in session.get_inputs() if value.name.startswith(PAST)]
-        self._names = [(name, name.replace(PAST, PRESENT)) for name in past]
+        past = [value for value in session.get_inputs() if value.name.startswith(PAST)]
+        self._names = [
+            (value.name, value.name.replace(PAST, PRESENT))
+            for value in past
+            if not is_state(value.name)
+        ]
         self._blocks = blocks
+        self._states = RowStates([value for value in past if is_state(value.name)])
 
     def step(
         self,
@@ -54,14 +63,23 @@ class PagedCache:
         for (before, after), blocks in zip(self._names, self._blocks, strict=True):
             binding.bind_ortvalue_input(before, blocks)
             binding.bind_ortvalue_output(after, blocks)
+        self._states.bind(binding, table[:, 0], past)
         binding.bind_output("logits", "cpu")
         self._session.run_with_iobinding(binding)
-        return binding.get_outputs()[-1].numpy()
+        *states, logits = binding.get_outputs()[len(self._names) :]
+        self._states.keep(states, table[:, 0], past + [len(row) for row in new])
+        return logits.numpy()
 
-    def reorder(self, choice: RowChoice, blocks: np.ndarray) -> None:
-        """Replace block b by block ``blocks[b]``."""
-        self._blocks = choice(self._blocks, blocks)
+    def reorder(self, choice: RowChoice, table: np.ndarray) -> None:
+        """Replace the blocks of all rows, 0, 1 and so on, by those of a table [N, M]."""
+        self._blocks = choice(self._blocks, table.ravel())
+        self._states.reorder(range(0, table.size, table.shape[1]), table[:, 0].tolist())
+
+    def forget(self, block: int) -> None:
+        """Release the states of the row whose first block this is."""
+        self._states.forget(block)
 
     def clear(self) -> None:
         """Release the blocks."""
         self._blocks = []
+        self._states.clear()

@@ -40,6 +40,9 @@ class CachedSteps(Protocol):
     ) -> np.ndarray:
         """Add tokens to rows, return logits after some: as ``PagedCache.step``."""
 
+    def forget(self, block: int) -> None:
+        """Release the states of the row whose first block this is, if the model has any."""
+
 
 class SessionSteps:
     """Steps of a session in this process."""
@@ -54,7 +57,8 @@ class SessionSteps:
         model = StepModel(str(directory / "model.onnx"), options, providers, static=False)
         empty_cache()  # weights that were packed, found equal to those of the engine, and freed
         self.block_size, self.vocabulary = model.block_size, model.vocabulary
-        self.step = PagedCache(model.session, model.new_blocks(blocks)).step
+        cache = PagedCache(model.session, model.new_blocks(blocks))
+        self.step, self.forget = cache.step, cache.forget
 
 
 class LogitsModel:
@@ -113,6 +117,10 @@ class LogitsModel:
             table,
             np.array(wanted, np.int32),
         )
+
+    def forget(self, blocks: list[int]) -> None:
+        """Release what a row keeps beside its blocks."""
+        self._steps.forget(blocks[0])
 
 
 def open_logits_model(

@@ -94,6 +94,9 @@ class RankProcesses:
         """Add tokens to rows on every rank, as ``PagedCache.step``; raises RanksError."""
         return self._each((new, past, table, wanted))
 
+    def forget(self, block: int) -> None:
+        """Do nothing: a model that is divided among ranks keeps no states."""
+
     def watch(self, on_end: Callable[[], None]) -> None:
         """Call a function, in a thread, when the first rank has ended."""
 

@@ -33,6 +33,26 @@ def _element_type(name: str) -> int:
     return _ELEMENT_TYPES[name]
 
 
+def carrier_type(element_type: int) -> np.dtype:
+    """Return NumPy's type of an ONNX element type, or an unsigned integer of the same width."""
+    return _carrier(NAMES[element_type])
+
+
+def carrier_of(value: OrtValue) -> np.ndarray:
+    """Copy an OrtValue from any device into a new array of its ``carrier_type``."""
+    return _download(value)[0]
+
+
+def fill_with_zeros(value: OrtValue) -> None:
+    """Write zeros into an OrtValue on any device."""
+    kind = value.element_type()
+    zeros = np.zeros(value.shape(), carrier_type(kind))
+    if value.device_name() == "cpu":
+        ctypes.memmove(value.data_ptr(), zeros.ctypes.data, zeros.nbytes)
+    else:
+        copy_tensors([OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, kind)], [value])
+
+
 def _carrier(name: str) -> np.dtype:
     """NumPy's type of that name, or an unsigned integer of the same width if it has none."""
     if name.startswith("float8"):

@@ -13,6 +13,7 @@ import torch
 
 from .. import traced_ops
 from .interface import Interface
+from .sequences import PackedSequences
 from .step import CacheSizes, LayerCache, Step, Visibility
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
@@ -145,6 +146,8 @@ class PagedInterface(Interface):
         slots = torch.cat([block, (position % BLOCK_SIZE)[:, None]], 1)
         totals = offsets + ends
         step = PagedStep(slots, ends, totals, block_table, self.causal_mask)
+        step.states = self._states(past)
+        step.sequences = PackedSequences(starts, ends - starts, sequence)
 
         def scored(hidden: torch.Tensor) -> torch.Tensor:
             return hidden[0].index_select(0, logits_indices)
@@ -157,12 +160,15 @@ class PagedInterface(Interface):
             self._layers(past),
             scored,
         )
-        return (logits, *self._tensors(present))
+        return (logits, *self._tensors(present), *step.states)
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
-        """Return zeroed blocks of every layer, enough for ``batch`` sequences of ``length``."""
+        """Return zeroed blocks of every layer, enough for ``batch`` sequences of ``length``.
+
+        States follow, a row for each sequence.
+        """
         blocks = batch * -(-length // BLOCK_SIZE)
-        return self._zeros(blocks, BLOCK_SIZE)
+        return [*self._zeros(blocks, BLOCK_SIZE), *self._zero_states(batch)]
 
     def _shapes_of_layer(self, sizes: CacheSizes, rows: Any, tokens: Any) -> list[tuple[Any, ...]]:
         scales = (rows, sizes.heads, tokens)
@@ -210,4 +216,5 @@ class PagedInterface(Interface):
         }
         for prefix in ("past_key_values", "present"):
             shapes |= self._cache_shapes(prefix, "blocks", BLOCK_SIZE)
+            shapes |= self._state_shapes(prefix, "sequences")
         return shapes

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from .interface import BATCH, CAPACITY, NEW, PAST, Interface
+from .sequences import PaddedSequences
 from .step import Step, Visibility
 
 
@@ -93,6 +94,8 @@ class StaticInterface(Interface):
         first = (total_lengths - sequence_lengths).view(-1, 1, 1, 1)
         positions = first + torch.arange(sequence)[:, None]
         step = StaticStep(positions, sequence_lengths, total_lengths, self.causal_mask)
+        step.states = self._states(past)
+        step.sequences = PaddedSequences(sequence_lengths, sequence)
 
         def scored(hidden: torch.Tensor) -> torch.Tensor:
             if not self.last_only:
@@ -105,7 +108,7 @@ class StaticInterface(Interface):
         logits, present = self.decoder.decode(
             input_ids, positions, lengths, step, self._layers(past), scored
         )
-        return self._outputs(logits, present, *input_ids.shape)
+        return self._outputs(logits, present, input_ids.shape[0], sequence, step.states)
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""
@@ -127,5 +130,7 @@ class StaticInterface(Interface):
             "total_lengths": ("batch",),
             **self._cache_shapes("past_key_values", "batch", "capacity"),
             **self._cache_shapes("present", "batch", "capacity"),
+            **self._state_shapes("past_key_values", "batch"),
+            **self._state_shapes("present", "batch"),
             **self._logits_shape(),
         }

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .. import traced_ops
+from .sequences import Sequences
 
 
 def compressed_causal_mask() -> torch.Tensor:
@@ -75,6 +76,7 @@ class Step(abc.ABC):
     scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
     # Of each new token [B, S], counted over all blocks of a cache [blocks, size, Nkv, D].
     block_slots: torch.Tensor | None = None
+    sequences: Sequences | None = None  # of a cache of a fixed size, whose rows differ in length
 
     def __init__(self) -> None:
         # Of the new tokens of a rebuilt decoder, tensors [B, 1, S, D], or [B, S, 1, D] if heads are

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,9 +67,14 @@ def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, 
     """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads."""
     tokens, leads = [], []
     given, cache, name = prompts, None, cache_argument(model)
+    # Some models count from 0 in every step if they are not told.
+    positioned = "position_ids" in inspect.signature(model.forward).parameters
+    positions = torch.arange(prompts.shape[1])
     for _ in range(new):
-        result = model(input_ids=given, use_cache=True, **{name: cache})
+        options = {"position_ids": positions.expand(given.shape)} if positioned else {}
+        result = model(input_ids=given, use_cache=True, **{name: cache}, **options)
         cache = result[name]
+        positions = positions[-1:] + 1
         first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
         tokens.append(result.logits[:, -1].argmax(-1))
         leads.append(first - second)
