@@ -24,16 +24,11 @@ using recurrent::TokenRanges;
 
 constexpr const char* kOp = "npu_recurrent_gated_delta_rule";
 
-int64_t NumberAt(const TensorView& numbers, int64_t i) {
-  return numbers.dtype == DType::kInt32 ? ReadOnce(numbers.as<const int32_t>() + i)
-                                        : ReadOnce(numbers.as<const int64_t>() + i);
-}
-
 // The block of states that each token has. The numbers are data of the call and may be anything.
 std::vector<int64_t> Blocks(const TensorView& indices, int64_t tokens, int64_t blocks) {
   std::vector<int64_t> found(static_cast<size_t>(tokens));
   for (int64_t t = 0; t < tokens; ++t) {
-    const int64_t block = indices ? NumberAt(indices, t) : t;
+    const int64_t block = indices ? ReadOnce(indices, t) : t;
     NPU_CHECK(block >= 0 && block < blocks, "[", kOp, "] expected ssm_state_indices in [0, ", blocks, "), got ", block,
               " at ", t);
     found[static_cast<size_t>(t)] = block;
@@ -46,7 +41,7 @@ std::vector<int64_t> AcceptedTokens(const TensorView& accepted, const std::vecto
   std::vector<int64_t> found;
   for (const auto [begin, count] : ranges) {
     const auto i = static_cast<int64_t>(found.size());
-    const int64_t tokens = accepted && count > 0 ? NumberAt(accepted, i) : 1;
+    const int64_t tokens = accepted && count > 0 ? ReadOnce(accepted, i) : 1;
     NPU_CHECK(count == 0 || (tokens >= 1 && tokens <= count), "[", kOp, "] expected num_accepted_tokens in [1, ", count,
               "] for sequence ", i, ", got ", tokens);
     found.push_back(begin + tokens - 1);

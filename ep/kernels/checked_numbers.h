@@ -26,6 +26,12 @@ inline T ReadOnce(const T* address) {
   return number;
 }
 
+// The number at index i of a tensor of int32 or int64, read once.
+inline int64_t ReadOnce(const TensorView& numbers, int64_t i) {
+  if (numbers.dtype == DType::kInt32) return ReadOnce(numbers.as<const int32_t>() + i);
+  return ReadOnce(numbers.as<const int64_t>() + i);
+}
+
 template <class Index>
 class CheckedNumbers {
  public:

@@ -51,13 +51,8 @@ struct Losses {
   }
 
  private:
-  int64_t ClassOf(int64_t i) const {
-    if (classes_of.dtype == DType::kInt32) return ReadOnce(classes_of.as<const int32_t>() + i);
-    return ReadOnce(classes_of.as<const int64_t>() + i);
-  }
-
   PositionLoss At(int64_t i, C* row) const {
-    const int64_t first = i / inner * classes * inner + i % inner, target = ClassOf(i);
+    const int64_t first = i / inner * classes * inner + i % inner, target = ReadOnce(classes_of, i);
     if (from_scores) {
       for (int64_t c = 0; c < classes; ++c) row[c] = Upcast(x[first + c * inner]);
       LogSoftmaxRow(row, classes);

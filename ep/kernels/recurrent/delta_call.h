@@ -63,8 +63,7 @@ inline std::vector<TokenRange> TokenRanges(const char* op, const TensorView& len
   std::vector<TokenRange> ranges(static_cast<size_t>(lengths.elements()));
   int64_t begin = 0;
   for (int64_t i = 0; i < lengths.elements(); ++i) {
-    const int64_t length = lengths.dtype == DType::kInt32 ? ReadOnce(lengths.as<const int32_t>() + i)
-                                                          : ReadOnce(lengths.as<const int64_t>() + i);
+    const int64_t length = ReadOnce(lengths, i);
     NPU_CHECK(length >= 0 && length <= tokens - begin, "[", op, "] expected actual_seq_lengths to divide ", tokens,
               " tokens in order, entry ", i, " in [0, ", tokens - begin, "], got ", length);
     ranges[static_cast<size_t>(i)] = {begin, length};
