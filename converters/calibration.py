@@ -17,7 +17,6 @@ _ROWS, _ROWS_OF_BATCH = 384, 128  # of each input that are kept, from the first 
 _EXTREME = 8  # of these, rows that are kept for their largest values
 
 
-@torch.no_grad()
 def seen_inputs(
     model: torch.nn.Module, layers: Mapping[str, torch.nn.Linear], batches: Iterable[Any]
 ) -> dict[tuple[str, ...], SeenInputs]:
@@ -27,6 +26,30 @@ def seen_inputs(
     named together; those that no batch reaches are left out. The largest magnitudes are those of
     all batches.
     """
+    inputs = _recorded(model, layers, batches)
+    for each in inputs:
+        if not bool(each.largest.isfinite().all()):
+            raise ValueError(
+                f"[quantize_weights] expected calibration with finite inputs of every layer, got "
+                f"infinity or NaN at {each.names[0]}"
+            )
+    return {tuple(each.names): each.seen() for each in inputs}
+
+
+def layers_by_input(
+    model: torch.nn.Module, layers: Mapping[str, torch.nn.Linear], batches: Iterable[Any]
+) -> list[tuple[str, ...]]:
+    """Run the model on the batches; return the names of the layers that they reach.
+
+    Layers that took one and the same tensor are named together. Its values do not matter.
+    """
+    return [tuple(each.names) for each in _recorded(model, layers, batches)]
+
+
+@torch.no_grad()
+def _recorded(
+    model: torch.nn.Module, layers: Mapping[str, torch.nn.Linear], batches: Iterable[Any]
+) -> list[_Recorded]:
     watched = _Watched(layers)
     training = model.training
     model.eval()
@@ -38,14 +61,7 @@ def seen_inputs(
     finally:
         model.train(training)
         watched.remove()
-    inputs = watched.inputs.values()
-    for each in inputs:
-        if not bool(each.largest.isfinite().all()):
-            raise ValueError(
-                f"[quantize_weights] expected calibration with finite inputs of every layer, got "
-                f"infinity or NaN at {each.names[0]}"
-            )
-    return {tuple(each.names): each.seen() for each in inputs}
+    return list(watched.inputs.values())
 
 
 class _Watched:

@@ -196,6 +196,15 @@ def test_wrong_combinations_are_refused(tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
+def test_model_without_calibration_may_overflow(tmp_path):
+    model = tiny_model("llama")
+    mlp = model.model.layers[1].mlp
+    for layer in (mlp.gate_proj, mlp.up_proj):
+        layer.weight.data *= 1e4  # their product, the input of down_proj, overflows in float16
+    report = export_causal_lm(model, tmp_path, dtype="float16", quant="w8a8_dynamic", check=False)
+    assert report.replaced["npu_quant_matmul"]["emitted"] == PROJECTIONS["llama"]
+
+
 def test_layers_that_do_not_fill_words_stay_floats(tmp_path):
     model = tiny_model("llama", intermediate_size=113)
     report = export_causal_lm(model, tmp_path, dtype="bfloat16", quant="w4a8", check=False)

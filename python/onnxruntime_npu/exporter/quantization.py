@@ -154,7 +154,7 @@ def quantize(
     have a scale per token instead.
     """
     from ..converters import SCHEMES
-    from ..converters.calibration import seen_inputs
+    from ..converters.calibration import layers_by_input
     from ..converters.quantize_weights import quantized_layers
     from ..converters.quantized_linear import IntegerLinear
 
@@ -165,7 +165,7 @@ def quantize(
     if SCHEMES[scheme].activation != "float":
         linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
         probe = interface.prompt(torch.zeros(1, 2, dtype=torch.int64))
-        shared = list(seen_inputs(interface, linear, [probe]))
+        shared = layers_by_input(interface, linear, [probe])
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
         layers = quantized_layers(
