@@ -1,6 +1,6 @@
 """The gated delta rule: linear attention whose state is corrected by each token."""
 
-from onnxruntime_npu.opdef import check, is_traced
+from onnxruntime_npu.opdef import check, is_traced, wide
 
 
 def check_call(name, query, key, value, lengths, **gates):
@@ -65,43 +65,58 @@ def ranges(name, lengths, tokens):
     return found
 
 
-def of_value_heads(tensor, heads):
-    """Return the queries or keys [T, Nk, Dk] of each value head, [T, Nv, Dk]."""
-    return tensor.repeat_interleave(heads // tensor.shape[1], 1)
+class Tokens:
+    """What the tokens have, in the dtype that is computed in, by value heads.
 
-
-def correct(state, query, key, value, beta, decay):
-    """Return the state [Nv, Dv, Dk] after a token and its result [Nv, Dv].
-
-    query, key: [Nv, Dk]; value: [Nv, Dv]; beta: [Nv]; decay: [Nv, Dk], or [Nv, 1].
+    query, key: [T, Nk, Dk]; value: [T, Nv, Dv]; beta, g: [T, Nv]; gk: [T, Nv, Dk]; beta is 1 where
+    there is none, g and gk are 0.
     """
-    state = state * decay[:, None]
-    error = value - (state @ key[:, :, None])[:, :, 0]
-    state = state + (beta[:, None] * error)[:, :, None] * key[:, None]
-    return state, (state @ query[:, :, None])[:, :, 0]
+
+    def __init__(self, query, key, value, beta, g=None, gk=None):
+        """Take the tensors of the call, whose last three may be None."""
+        dtype, heads = wide(query).dtype, value.shape[1]
+        self._query, self._key = (
+            t.to(dtype).repeat_interleave(heads // t.shape[1], 1) for t in (query, key)
+        )
+        self._value = value.to(dtype)
+        self._beta = (
+            value.new_ones(value.shape[:2], dtype=dtype) if beta is None else beta.to(dtype)
+        )
+        gates = [t.to(dtype) for t in (None if g is None else g[:, :, None], gk) if t is not None]
+        self._decay = sum(gates, self._value.new_zeros(*value.shape[:2], 1)).exp()
+
+    def correct(self, state, t):
+        """Return the state [Nv, Dv, Dk] after token t and the token's result [Nv, Dv]."""
+        key = self._key[t]
+        state = state * self._decay[t][:, None]
+        error = self._value[t] - (state @ key[:, :, None])[:, :, 0]
+        state = state + (self._beta[t][:, None] * error)[:, :, None] * key[:, None]
+        return state, (state @ self._query[t][:, :, None])[:, :, 0]
 
 
-def body_scan(b, query, key, value, beta, gates, states, rows, scale):
+def body_scan(b, query, key, value, beta, g, gk, states, rows, scale):
     """Build the recurrence in float32: the states and the results [T, Nv, Dv].
 
-    query, key: [T, Nk, Dk]; value: [T, Nv, Dv]; beta: [T, Nv] or None; gates: of [T, Nv, 1] or [T,
-    Nv, Dk], those that there are; states: [N, Nv, Dv, Dk]; rows: int64 [T], the state before each
-    token and that after it.
+    query, key: [T, Nk, Dk]; value: [T, Nv, Dv]; beta, g: [T, Nv] or None; gk: [T, Nv, Dk] or None;
+    states: float32 [N, Nv, Dv, Dk]; rows: int64 [T], the state before each token and that after it.
     """
+    query, key, value = (b.Cast(t, to="float32") for t in (query, key, value))
+    given = [] if beta is None else [b.Cast(beta, to="float32")]
+    gates = [] if g is None else [b.Unsqueeze(g, [2])]
+    gates += [] if gk is None else [gk]
     heads, width = b.Shape(value, start=1, end=2), b.Shape(key, start=2, end=3)
     tokens = b.Shape(key, start=0, end=1)
     shared = b.Div(heads, b.Shape(key, start=1, end=2))
     places = b.Concat(tokens, b.Shape(key, start=1, end=2), shared, width, axis=0)
 
     def of_heads(tensor):
-        wide = b.Expand(b.Unsqueeze(tensor, [2]), places)
-        return b.Reshape(wide, b.Concat(tokens, heads, width, axis=0), allowzero=1)
+        repeated = b.Expand(b.Unsqueeze(tensor, [2]), places)
+        return b.Reshape(repeated, b.Concat(tokens, heads, width, axis=0), allowzero=1)
 
     # Scan has one more step, with zeros: its state is number 0, which belongs to no sequence. The
     # numbers are floats, as everything that Scan has.
     none = b.Expand(0.0, b.Concat([1], b.Shape(states, start=1), axis=0))
     numbers = [b.Cast(b.Add(r, b.const(1, "int64")), to="float32") for r in rows]
-    given = [beta] if beta is not None else []
 
     def step(b, states, before, after, query, key, value, *rest):
         state = b.Gather(states, b.Cast(before, to="int64"), axis=0)

@@ -15,7 +15,8 @@ from onnxruntime_npu.opdef import (
     wide,
 )
 
-from ._delta_rule import body_scan, body_sequences, check_call, correct, of_value_heads, ranges
+from ._delta_rule import Tokens, body_scan, body_sequences, check_call, ranges
+from ._delta_samples import five_tokens, gates, query_key_value, refusals
 
 _NAME = "npu_chunk_gated_delta_rule"
 
@@ -78,15 +79,10 @@ def reference(
         states = initial_state.to(compute, copy=True)
     found = ranges(_NAME, actual_seq_lengths, query.shape[0])
     if found is not None and not is_traced(query):
-        q, k = (of_value_heads(t.to(compute), heads) for t in (query, key))
-        v = value.to(compute)
-        ones = v.new_ones(v.shape[:2])
-        betas = ones if beta is None else beta.to(compute)
-        decays = ones if g is None else g.to(compute).exp()
+        tokens = Tokens(query, key, value, beta, g)
         for i, (begin, end) in enumerate(found):
             for t in range(begin, end):
-                token = q[t], k[t], v[t], betas[t], decays[t, :, None]
-                states[i], out[t] = correct(states[i], *token)
+                states[i], out[t] = tokens.correct(states[i], t)
     out = out * (1.0 if scale is None else scale)
     return out.to(value.dtype), states if initial_state is None else states.to(initial_state.dtype)
 
@@ -94,7 +90,6 @@ def reference(
 @op.function
 def body(b, call, query, key, value, beta, initial_state, actual_seq_lengths, g):
     """By Scan over all tokens, whose state is that of every sequence."""
-    q, k, v = (b.Cast(t, to="float32") for t in (query, key, value))
     tokens = b.Squeeze(b.Shape(query, start=0, end=1), [0])
     sequence, begins = body_sequences(b, actual_seq_lengths, tokens)
     if initial_state is None:
@@ -102,27 +97,11 @@ def body(b, call, query, key, value, beta, initial_state, actual_seq_lengths, g)
         states = b.Expand(0.0, b.Concat(*sizes, axis=0))
     else:
         states = b.Cast(initial_state, to="float32")
-    beta = beta if beta is None else b.Cast(beta, to="float32")
-    gates = [] if g is None else [b.Unsqueeze(g, [2])]
-    scale = call.attrs["scale"]
+    scale = 1.0 if call.attrs["scale"] is None else call.attrs["scale"]
     rows = sequence, sequence
-    states, out = body_scan(b, q, k, v, beta, gates, states, rows, 1.0 if scale is None else scale)
+    states, out = body_scan(b, query, key, value, beta, g, None, states, rows, scale)
     state_type = "float32" if initial_state is None else call.dtype("initial_state")
     return b.Cast(out, to=call.dtype("value")), b.Cast(states, to=state_type)
-
-
-def _call(make, tokens, key_heads=2, heads=4, width=8, value_width=6):
-    """Return query, key and value; keys of length 1, without which the states grow."""
-    key = torch.nn.functional.normalize(make(tokens, key_heads, width).float(), dim=-1)
-    query = make(tokens, key_heads, width)
-    return query, key.to(query.dtype), make(tokens, heads, value_width)
-
-
-def _gates(make, tokens, heads=4):
-    return {
-        "beta": make.uniform(tokens, heads),
-        "g": make.uniform(tokens, heads, low=-1.0, dtype="float32"),
-    }
 
 
 @op.samples
@@ -139,70 +118,60 @@ def samples(make):
         id="by_hand",
         expect=[[[[2.0, 4.0]], [[1.0, 0.75]]], [[[[2.0, 0.0], [1.5, 0.0]]]]],
     )
-    yield Sample(*_call(make, 5), id="no_options")
+    yield Sample(*query_key_value(make, 5), id="no_options")
     yield Sample(
-        *_call(make, 7),
-        **_gates(make, 7),
+        *query_key_value(make, 7),
+        **gates(make, 7),
         initial_state=make(3, 4, 6, 8),
         actual_seq_lengths=make.tensor([4, 0, 3], "int32"),
         scale=8**-0.5,
         id="sequences",
     )
     yield Sample(
-        *_call(make, 3, 1, 3, 7, 5),
-        **_gates(make, 3, 3),
+        *query_key_value(make, 3, 1, 3, 7, 5),
+        **gates(make, 3, 3),
         initial_state=make(3, 3, 5, 7, dtype="float32"),
         actual_seq_lengths=make.tensor([1, 1, 1], "int64"),
         id="one_token_each_float32_state",
     )
     others = [t for t in FLOATS if t != make.dtype]
     yield Sample(
-        *_call(make, 4, 2, 2),
+        *query_key_value(make, 4, 2, 2),
         beta=make.uniform(4, 2, dtype=others[0]),
         initial_state=make(1, 2, 6, 8, dtype=others[1]),
         id="other_types",
     )
     yield Sample(
-        *_call(make, 9, 2, 4, 32, 37),
-        **_gates(make, 9),
+        *query_key_value(make, 9, 2, 4, 32, 37),
+        **gates(make, 9),
         initial_state=make(2, 4, 37, 32),
         actual_seq_lengths=make.tensor([2, 7], "int32"),
         scale=32**-0.5,
         id="blocks_of_rows",
     )
     yield Sample(
-        *_call(make, 40, 2, 4, 64, 64),
-        **_gates(make, 40),
+        *query_key_value(make, 40, 2, 4, 64, 64),
+        **gates(make, 40),
         scale=0.125,
         id="threads",
     )
     yield Sample(
-        *_call(make, 0),
+        *query_key_value(make, 0),
         actual_seq_lengths=make.tensor([0, 0], "int32"),
         initial_state=make(2, 4, 6, 8),
         id="no_tokens",
     )
-    yield Sample(*_call(make, 0), actual_seq_lengths=make.ints(0, dtype="int32"), id="no_sequences")
-    yield Sample(*(t.transpose(0, 1) for t in _call(make, 4, 4, 4)), id="not_contiguous")
+    yield Sample(
+        *query_key_value(make, 0), actual_seq_lengths=make.ints(0, dtype="int32"), id="no_sequences"
+    )
+    yield Sample(*(t.transpose(0, 1) for t in query_key_value(make, 4, 4, 4)), id="not_contiguous")
 
 
-def _refuse(id, match, change, needs_values=False):
-    def call(make):
-        query, key, value = _call(make, 5)
-        arguments = {
-            "query": query,
-            "key": key,
-            "value": value,
-            **_gates(make, 5),
-            "initial_state": make(2, 4, 6, 8),
-            "actual_seq_lengths": make.tensor([2, 3], "int32"),
-        }
-        arguments |= change(make)
-        return Sample(**arguments)
-
-    op.errors(call, match=rf"\[{_NAME}\] expected {match}", needs_values=needs_values, id=id)
+def _arguments(make):
+    return {**five_tokens(make), "initial_state": make(2, 4, 6, 8)}
 
 
+_refuse = refusals(op, _NAME, _arguments)
 _refuse("query", r"query of shape \[T, Nk, Dk\], got \[5, 8\]", lambda make: {"query": make(5, 8)})
 _refuse(
     "key",

@@ -16,7 +16,8 @@ from onnxruntime_npu.opdef import (
     wide,
 )
 
-from ._delta_rule import body_scan, body_sequences, check_call, correct, of_value_heads, ranges
+from ._delta_rule import Tokens, body_scan, body_sequences, check_call, ranges
+from ._delta_samples import five_tokens, gates, query_key_value, refusals
 
 _NAME = "npu_recurrent_gated_delta_rule"
 _OPTIONS = (
@@ -104,7 +105,7 @@ def reference(
     reads is not. Blocks that several sequences have get the state of any of them.
     """
     check_call(_NAME, query, key, value, actual_seq_lengths, beta=beta, g=g, gk=gk)
-    heads, width = value.shape[1], query.shape[2]
+    width = query.shape[2]
     sequences = 1 if actual_seq_lengths is None else actual_seq_lengths.shape[0]
     _check_state(state, value, width, ssm_state_indices, num_accepted_tokens, sequences)
     compute = wide(query).dtype
@@ -119,15 +120,11 @@ def reference(
             what = f"[{_NAME}] expected ssm_state_indices"
             check_indices(ssm_state_indices, 0, state.shape[0], what)
             blocks = ssm_state_indices.tolist()
-        q, k = (of_value_heads(t.to(compute), heads) for t in (query, key))
-        v = value.to(compute)
-        betas = v.new_ones(v.shape[:2]) if beta is None else beta.to(compute)
-        gates = [t.to(compute) for t in (None if g is None else g[:, :, None], gk) if t is not None]
-        decays = torch.ones_like(k) if not gates else (sum(gates) + torch.zeros_like(k)).exp()
+        tokens = Tokens(query, key, value, beta, g, gk)
         for (begin, end), token in zip(found, first, strict=True):
             current = states[blocks[token]].clone() if end > begin else None
             for t in range(begin, end):
-                current, out[t] = correct(current, q[t], k[t], v[t], betas[t], decays[t])
+                current, out[t] = tokens.correct(current, t)
                 states[blocks[t]] = current
     out = out * (max(width, 1) ** -0.5 if scale is None else scale)
     return out.to(value.dtype), states.to(state.dtype)
@@ -149,7 +146,6 @@ def body(
     gk,
 ):
     """By Scan over all tokens, whose state is that of every block."""
-    q, k, v = (b.Cast(t, to="float32") for t in (query, key, value))
     tokens = b.Squeeze(b.Shape(query, start=0, end=1), [0])
     one = b.const(1, "int64")
     places = b.Range(b.const(0, "int64"), tokens, one)
@@ -164,15 +160,13 @@ def body(
     if ssm_state_indices is not None:
         after = b.Cast(ssm_state_indices, to="int64")
         before = b.Gather(after, before, axis=0)
-    beta = beta if beta is None else b.Cast(beta, to="float32")
-    gates = [b.Unsqueeze(g, [2])] if g is not None else []
-    gates += [gk] if gk is not None else []
     scale = call.attrs["scale"]
     if scale is None:
         width = b.Cast(b.Shape(query, start=2, end=3), to="float32")
         scale = b.Reciprocal(b.Sqrt(b.Max(width, 1.0)))
     states = b.Cast(state, to="float32")
-    states, out = body_scan(b, q, k, v, beta, gates, states, (before, after), scale)
+    rows = before, after
+    states, out = body_scan(b, query, key, value, beta, g, gk, states, rows, scale)
     return b.Cast(out, to=call.dtype("value")), b.Cast(states, to=call.dtype("state"))
 
 
@@ -186,18 +180,10 @@ def npu_recurrent_gated_delta_rule_functional(query, key, value, state, **option
     return torch.ops.npu.npu_recurrent_gated_delta_rule(query, key, value, state, **options), state
 
 
-def _call(make, tokens, blocks, key_heads=2, heads=4, width=8, value_width=6):
-    """Return query, key, value and state; keys of length 1, without which the states grow."""
-    key = torch.nn.functional.normalize(make(tokens, key_heads, width).float(), dim=-1)
-    query, value = make(tokens, key_heads, width), make(tokens, heads, value_width)
-    return query, key.to(query.dtype), value, make(blocks, heads, value_width, width)
-
-
-def _gates(make, tokens, heads=4):
-    return {
-        "beta": make.uniform(tokens, heads),
-        "g": make.uniform(tokens, heads, low=-1.0, dtype="float32"),
-    }
+def _call(make, tokens, blocks, *sizes):
+    """Return query, key, value and state."""
+    query, key, value = query_key_value(make, tokens, *sizes)
+    return query, key, value, make(blocks, *value.shape[1:], query.shape[2])
 
 
 @op.samples
@@ -227,11 +213,11 @@ def samples(make):
         "ssm_state_indices": make.tensor([8, 1, 4, 0, 2, 6], "int32"),
         "num_accepted_tokens": make.tensor([2, 9, 1, 1], "int32"),
     }
-    yield Sample(*_call(make, 6, 9), **_gates(make, 6), **speculative, id="speculative")
+    yield Sample(*_call(make, 6, 9), **gates(make, 6), **speculative, id="speculative")
     by_element = make.uniform(6, 4, 8, low=-1.0, dtype="float32")
     yield Sample(
         *_call(make, 6, 9),
-        **_gates(make, 6),
+        **gates(make, 6),
         **speculative,
         gk=by_element,
         scale=1.0,
@@ -244,14 +230,14 @@ def samples(make):
         key,
         value,
         state.float(),
-        **_gates(make, 3, 3),
+        **gates(make, 3, 3),
         actual_seq_lengths=make.tensor([1, 1, 1], "int64"),
         ssm_state_indices=make.tensor([3, 0, 4], "int64"),
         id="one_token_each_float32_state",
     )
     yield Sample(
         *_call(make, 5, 3, 2, 4, 32, 37),
-        **_gates(make, 5),
+        **gates(make, 5),
         actual_seq_lengths=make.tensor([2, 3], "int32"),
         ssm_state_indices=make.tensor([2, 2, 0, 0, 0], "int32"),
         id="one_block_per_sequence",
@@ -264,25 +250,16 @@ def samples(make):
     )
 
 
-def _refuse(id, match, change, needs_values=False):
-    def call(make):
-        query, key, value, state = _call(make, 5, 6)
-        arguments = {
-            "query": query,
-            "key": key,
-            "value": value,
-            "state": state,
-            **_gates(make, 5),
-            "actual_seq_lengths": make.tensor([2, 3], "int32"),
-            "ssm_state_indices": make.tensor([0, 1, 2, 3, 4], "int32"),
-            "num_accepted_tokens": make.tensor([1, 3], "int32"),
-        }
-        arguments |= change(make)
-        return Sample(**arguments)
-
-    op.errors(call, match=rf"\[{_NAME}\] expected {match}", needs_values=needs_values, id=id)
+def _arguments(make):
+    return {
+        **five_tokens(make),
+        "state": make(6, 4, 6, 8),
+        "ssm_state_indices": make.tensor([0, 1, 2, 3, 4], "int32"),
+        "num_accepted_tokens": make.tensor([1, 3], "int32"),
+    }
 
 
+_refuse = refusals(op, _NAME, _arguments)
 _refuse(
     "state",
     r"state of shape \[blocks, 4, 6, 8\], got \[6, 4, 8, 6\]",
