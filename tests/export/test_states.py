@@ -6,6 +6,7 @@ import contextlib
 import sys
 
 import numpy as np
+import onnx
 import pytest
 import torch
 from onnxruntime_npu import NPUModelForCausalLM, ortvalue_to_numpy
@@ -140,3 +141,16 @@ def test_recurrence_that_computes_something_else_is_not_replaced(monkeypatch):
     _, findings = keep_original(model, "a test")
     (kept,) = [part for part in findings.kept if part["role"] == "recurrence"]
     assert "output of the recurrence: differs by" in kept["reason"]
+
+
+def test_layers_whose_weights_the_model_reads_stay_floats(exported):
+    _, directory, report = exported("mamba", cache="dynamic", quant="w8a8_dynamic")
+    reason = "not quantised: the model reads its weight itself"
+    kept = {part["site"]: part["reason"] for part in report.kept if part["role"] == "linear"}
+    layers = [f"decoder.model.backbone.layers.{i}.mixer" for i in range(2)]
+    assert kept == {f"{layer}.dt_proj": reason for layer in layers}
+    weights = onnx.load(directory / "model.onnx").graph.initializer
+    floats = {weight.name for weight in weights if weight.data_type == onnx.TensorProto.FLOAT}
+    assert {f"{layer}.dt_proj.weight" for layer in layers} <= floats
+    # in_proj, x_proj and out_proj of each layer
+    assert report.replaced["npu_quant_matmul"]["emitted"] == 3 * len(layers)

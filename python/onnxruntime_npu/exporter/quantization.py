@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -154,18 +154,17 @@ def quantize(
     have a scale per token instead.
     """
     from ..converters import SCHEMES
-    from ..converters.calibration import layers_by_input
     from ..converters.quantize_weights import quantized_layers
     from ..converters.quantized_linear import IntegerLinear
 
     restore_floats(interface)
     replace_by_torch(interface)
-    skip = _skipped(interface, scheme, findings)
+    states = bool(interface.decoder.states)
     shared: list[tuple[str, ...]] = []
-    if SCHEMES[scheme].activation != "float":
-        linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
-        probe = interface.prompt(torch.zeros(1, 2, dtype=torch.int64))
-        shared = layers_by_input(interface, linear, [probe])
+    if states or SCHEMES[scheme].activation != FLOAT:
+        shared = _called(interface)
+    called = {name for names in shared for name in names} if states else None
+    skip = _skipped(interface, scheme, findings, called)
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
         layers = quantized_layers(
@@ -286,10 +285,24 @@ def _record_operators(
             findings.quantized(op, count)
 
 
-def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]:
-    """Return the names of layers that stay floats: the head, routers, and what does not fit."""
+def _called(interface: Interface) -> list[tuple[str, ...]]:
+    """Return the names of the linear layers that a run calls, together if they share an input."""
+    from ..converters.calibration import layers_by_input
+
+    linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
+    probe = interface.prompt(torch.zeros(1, 2, dtype=torch.int64))
+    return layers_by_input(interface, linear, [probe])
+
+
+def _skipped(
+    interface: Interface, scheme: str, findings: Findings, called: Collection[str] | None
+) -> list[str]:
+    """Return the names of layers that stay floats: the head, routers, and what does not fit.
+
+    So do those that are not in ``called``, if given: Mamba's code multiplies by the weights of some
+    layers itself.
+    """
     decoder = interface.decoder
-    called = _called(interface) if decoder.states else None
     skipped = []
     for name, module in interface.named_modules():
         if not isinstance(module, nn.Linear):
@@ -297,7 +310,7 @@ def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]
         sizes = (module.in_features, module.out_features)
         if module.weight is decoder.head_weight or _routes(interface, name):
             skipped.append(name)
-        elif called is not None and module not in called:
+        elif called is not None and name not in called:
             findings.keep(name, "linear", "not quantised: the model reads its weight itself")
             skipped.append(name)
         elif not fits(module, scheme) or module.weight.dtype != decoder.dtype:
@@ -305,23 +318,6 @@ def _skipped(interface: Interface, scheme: str, findings: Findings) -> list[str]
             findings.keep(name, "linear", f"not quantised: {why}")
             skipped.append(name)
     return skipped
-
-
-def _called(interface: Interface) -> set[nn.Module]:
-    """Return the linear layers that a run calls. Mamba's code multiplies by the weights of some."""
-    called: set[nn.Module] = set()
-    hooks = [
-        module.register_forward_pre_hook(lambda module, _: called.add(module))
-        for module in interface.modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        with torch.no_grad():
-            interface(*interface.prompt(torch.zeros(1, 2, dtype=torch.int64)))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return called
 
 
 def fits(module: nn.Linear, scheme: str) -> bool:
