@@ -112,6 +112,12 @@ void RunWhileChanging(const TestNode& node, const Changing& call) {
   other.join();
 }
 
+// Four tokens of two sequences, whose states are in blocks.
+std::vector<HostTensor> DeltaRule() {
+  return {Floats({4, 1, 8}),   Floats({4, 1, 8}),         Floats({4, 2, 8}), Floats({4, 2, 8, 8}), HostTensor(),
+          Int32s({2}, {1, 3}), Int32s({4}, {3, 0, 2, 1}), Int64s({1, 2}),    HostTensor(),         HostTensor()};
+}
+
 std::vector<Changing> ChangingCalls() {
   const RunOptions rows = {.attributes = {{"axis", Int(0)}}};
   const double far = static_cast<double>(kFar), far32 = 1 << 30;
@@ -184,6 +190,8 @@ std::vector<Changing> ChangingCalls() {
        4,
        far32,
        {.attributes = {{"drop_pad_mode", Int(0)}, {"k", Int(1)}}}},
+      {"npu::NPURecurrentGatedDeltaRule", DeltaRule(), 5, 1, 3, far32, {.outputs = 2}},
+      {"npu::NPURecurrentGatedDeltaRule", DeltaRule(), 6, 2, 2, far32, {.outputs = 2}},
       {"npu::NPUMoeComputeExpertTokens",
        {Int32s({8}, {0, 0, 1, 1, 2, 2, 3, 3})},
        0,
