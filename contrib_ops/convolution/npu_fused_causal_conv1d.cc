@@ -356,10 +356,11 @@ void Call<T>::Run(const std::vector<Sequence>& sequences) const {
   }
   const int64_t parts = (sizes.channels + kRowBlock - 1) / kRowBlock;
   const int64_t grain = RowGrain(std::min(kTokenBlock, longest) * std::min(kRowBlock, sizes.channels));
-  ParallelFor(blocks * parts, grain, [&](int64_t begin, int64_t end) {
+  ParallelFor(parts * blocks, grain, [&](int64_t begin, int64_t end) {
     Task<T> task(*this);
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t block = i / parts, channel = i % parts * kRowBlock;
+      // Blocks of tokens follow each other, since all read the same weights.
+      const int64_t block = i % blocks, channel = i / blocks * kRowBlock;
       const auto after = std::upper_bound(blocks_before.begin(), blocks_before.end(), block);
       const auto at = static_cast<size_t>(after - blocks_before.begin() - 1);
       const int64_t token = (block - blocks_before[at]) * kTokenBlock;
