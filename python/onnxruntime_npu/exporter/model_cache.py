@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -71,11 +71,18 @@ def cache_argument(model: Any) -> str:
     )
 
 
-def new_cache(kinds: Sequence[LayerKind]) -> Any:
-    """Return an empty cache of transformers; layers with a window keep all tokens, as masks do."""
+def new_cache(
+    kinds: Sequence[LayerKind], with_states: Callable[[LayerKind], Any] | None = None
+) -> Any:
+    """Return an empty cache of transformers; layers with a window keep all tokens, as masks do.
+
+    ``with_states`` makes the layers that have states in the place of transformers' own.
+    """
     from transformers import cache_utils
 
     def layer(kind: LayerKind) -> Any:
+        if kind.states and with_states is not None:
+            return with_states(kind)
         if kind.states and kind.attends:
             return cache_utils.LinearAttentionAndFullAttentionLayer(kind.states)
         if kind.states:
@@ -95,9 +102,10 @@ def filled_cache(
     past: Sequence[Sequence[torch.Tensor]],
     states: Sequence[State] = (),
     tensors: Sequence[torch.Tensor] = (),
+    with_states: Callable[[LayerKind], Any] | None = None,
 ) -> Any:
     """Return a cache of past keys and values [B, N, T, D], and of ``tensors`` as the ``states``."""
-    cache = new_cache(kinds)
+    cache = new_cache(kinds, with_states)
     for layer, (key, value, *_) in zip(_attending(cache, kinds), past, strict=True):
         layer.keys, layer.values = key, value
         layer.dtype, layer.device, layer.is_initialized = key.dtype, key.device, True

@@ -122,9 +122,12 @@ class OriginalDecoder(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: DynamicStep, past: Any
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with transformers' growing cache and masks."""
-        cache = filled_cache(self._kinds, past, self.states, step.states)
+        from .state_layers import StateLayer, convolved, growing_layer
+
+        cache = filled_cache(self._kinds, past, self.states, step.states, growing_layer(self.model))
+        layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
         mask = self._padding(input_ids, step, past)
-        with self._recurrences.reading(cache):
+        with self._recurrences.reading(cache), convolved(self.model, layers, None):
             logits = self._logits(input_ids, positions, cache, mask)
         step.states = state_tensors(cache, self.states)
         return logits, keys_and_values(cache, self._kinds)
@@ -141,7 +144,7 @@ class OriginalDecoder(nn.Module):
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with the cache of a step, which attention and masks know."""
         from .original_cache import SharedStep
-        from .state_layers import convolved
+        from .state_layers import convolved, convolves
 
         config: Any = self.model.config
         positioned = "position_ids" in self._arguments or self._tables.first_rows
@@ -159,7 +162,9 @@ class OriginalDecoder(nn.Module):
         mask = None
         if self.states and isinstance(step, DynamicStep):
             mask = self._padding(input_ids, step, past)
-        shared = SharedStep(step, self._kinds, past, self.states, self._maskings, context)
+        shared = SharedStep(
+            step, self._kinds, past, self.states, self._maskings, context, convolves(self.model)
+        )
         reading = self._recurrences.reading(shared.cache, step.sequences)
         convolving = convolved(self.model, shared.state_layers, step.sequences)
         with shared_step(shared), reading, convolving:
@@ -229,6 +234,8 @@ def keep_original(
 
     Raises NotProven if the model has no cache of keys and values.
     """
+    from .state_layers import convolves
+
     findings = Findings()
     findings.keep("", "decoder", str(reason))
     follow_lengths(model, findings)
@@ -254,6 +261,9 @@ def keep_original(
     recurrences = replace_recurrences(model, _probe, functions, findings)
     with functions.replaced():
         cached = attempt(_cached, model, recurrences)
+    convolutions = sum(state.kind == "conv_state" for state in cached.states)
+    if convolutions and convolves(model):  # proven with the whole model
+        findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=convolutions)
     position_tables = follow_positions(model, functions)
     return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
 

@@ -79,9 +79,9 @@ class StatefulStepLayer(StateLayer, StepLayer):
 
     is_croppable = False
 
-    def __init__(self, count: int, step: Step, cache: LayerCache) -> None:
+    def __init__(self, count: int, convolved: bool, step: Step, cache: LayerCache) -> None:
         StepLayer.__init__(self, step, cache)
-        StateLayer.__init__(self, count, step.sequences)
+        StateLayer.__init__(self, count, convolved)
 
 
 class SharedStep:
@@ -95,9 +95,11 @@ class SharedStep:
         states: Sequence[State],
         maskings: Maskings,
         positions: int,
+        convolved: bool,
     ) -> None:
         """Take the caches of the layers that attend, and the step's tensors as the states.
 
+        ``convolved``: as of ``StateLayer``.
         ``maskings``: what the model's masks are, in the order in which it makes them. The first
         run, which is not traced, fills it by comparing each on ``positions``.
         """
@@ -105,7 +107,7 @@ class SharedStep:
         self._maskings = maskings
         self._positions = positions
         self._made: list[torch.Tensor] = []
-        self._states = states
+        self._states, self._convolved = states, convolved
         given = iter(past)
         layers = [self._layer(kind, given) for kind in kinds]
         self.layers = [layer for layer in layers if isinstance(layer, StepLayer)]
@@ -120,9 +122,9 @@ class SharedStep:
 
     def _layer(self, kind: LayerKind, past: Iterator[LayerCache]) -> Any:
         if kind.states and kind.attends:
-            return StatefulStepLayer(kind.states, self._step, next(past))
+            return StatefulStepLayer(kind.states, self._convolved, self._step, next(past))
         if kind.states:
-            return StateLayer(kind.states, self._step.sequences)
+            return StateLayer(kind.states, self._convolved)
         return StepLayer(self._step, next(past)) if kind.attends else DummyLayer()
 
     def states(self) -> list[torch.Tensor]:

@@ -1,6 +1,8 @@
-"""Layers of a cache of transformers whose states are those of the sequences of a step.
+"""Layers of a cache of transformers whose states a step gives, and the convolutions that read them.
 
-Convolutions and recurrences find in ``Sequences`` where the tokens of each begin and end.
+Transformers' modules update the state of a convolution by a method of the cache, which returns the
+columns that ``causal_conv1d_fn`` is then called with. Here the method only notes them, and the
+function, which is replaced while the model runs, updates the state by ``npu_fused_causal_conv1d``.
 """
 
 from __future__ import annotations
@@ -8,49 +10,46 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from torch.nn.functional import embedding
+from torch import nn
 from transformers.activations import ACT2FN
-from transformers.cache_utils import LinearAttentionLayer
+from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from .caches.sequences import Sequences
+from .model_cache import LayerKind
 from .proof import NotProven
 from .replaced_functions import ReplacedFunctions
 
-_CONVOLUTION = "causal_conv1d_fn"
+_CONVOLUTION, _OF_SINGLE_TOKENS = "causal_conv1d_fn", "causal_conv1d_update"
+_FUSED = {None: "None", "silu": "silu", "swish": "silu"}
 
 
-class Convolved(NamedTuple):
-    """What the convolution of a layer, which follows the update of its state, is about to read."""
-
-    new: torch.Tensor  # [B, C, S], or [1, C, T], which the layer was given
-    columns: torch.Tensor  # of all states and then of new tokens, [columns, C]
-    kept: int  # columns of a state
+def convolves(model: Any) -> bool:
+    """Return whether a model's module has the functions that are replaced."""
+    return hasattr(sys.modules[type(model).__module__], _CONVOLUTION)
 
 
 class StateLayer(LinearAttentionLayer):
-    """States of one layer, a row for each sequence; of all rows alike without ``sequences``."""
+    """States of one layer, a row for each sequence.
 
-    def __init__(self, count: int, sequences: Sequences | None) -> None:
+    ``noted``: new columns [B, C, S] of a state, which the layer's convolution is about to read.
+    """
+
+    def __init__(self, count: int, convolved: bool) -> None:
+        """Take the number of states; ``convolved``: the model has the functions."""
         super().__init__(count)
-        self._sequences = sequences
-        self.convolved: Convolved | None = None
+        self._convolved = convolved
+        self.noted: tuple[int, torch.Tensor] | None = None
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, *_: Any, **__: Any
     ) -> torch.Tensor:
-        """Add new columns [B, C, S] to the states; return them, for a convolution to read."""
-        if self._sequences is None:
+        """Note new columns [B, C, S] and return them; without the functions, update the state."""
+        if not self._convolved:
             return super().update_conv_state(conv_states, state_idx)
-        state = self.conv_states[state_idx]
-        assert state is not None
-        new = conv_states.transpose(1, 2).flatten(0, 1).to(state.dtype)
-        columns = torch.cat([state.transpose(1, 2).flatten(0, 1), new])
-        kept = state.shape[-1]
-        self.convolved = Convolved(conv_states, columns, kept)
-        self.conv_states[state_idx] = embedding(self._sequences.kept(kept), columns).transpose(1, 2)
+        self.noted = state_idx, conv_states
         return conv_states
 
     def update_recurrent_state(
@@ -61,45 +60,101 @@ class StateLayer(LinearAttentionLayer):
         return recurrent_states
 
 
+class GrowingStateLayer(  # type: ignore[misc, override]
+    StateLayer, LinearAttentionAndFullAttentionLayer
+):
+    """States beside keys and values that grow by concatenation."""
+
+
+def growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
+    """Return what makes the layers of a growing cache of a model that have states."""
+    convolved = convolves(model)
+
+    def layer(kind: LayerKind) -> StateLayer:
+        return (GrowingStateLayer if kind.attends else StateLayer)(kind.states, convolved)
+
+    return layer
+
+
 @contextmanager
 def convolved(
     model: Any, layers: Sequence[StateLayer], sequences: Sequences | None
 ) -> Iterator[None]:
-    """Let ``causal_conv1d_fn`` of a model's module read the states of the layers inside."""
-    module = sys.modules[type(model).__module__]
+    """Let the convolutions of a model update the states of the layers inside.
+
+    These are [B, C, taps], as transformers has them, or with ``sequences`` [B, taps - 1, C], as the
+    operator has them.
+    """
     functions = ReplacedFunctions()
-    if layers and sequences is not None and hasattr(module, _CONVOLUTION):
-        functions.add(module, _CONVOLUTION, _causal_convolution(layers, sequences))
+    if convolves(model):
+        module = sys.modules[type(model).__module__]
+        convolutions = _Convolutions(layers, sequences)
+        functions.add(module, _CONVOLUTION, convolutions.of_tokens)
+        functions.add(module, _OF_SINGLE_TOKENS, convolutions.of_single_tokens)
     with functions.replaced():
         yield
 
 
-def _causal_convolution(
-    layers: Sequence[StateLayer], sequences: Sequences
-) -> Callable[..., torch.Tensor]:
-    """Return what stands for the function."""
+class _Convolutions:
+    """What stands for the functions of a module; weights are [C, taps]."""
 
-    def convolve(
+    def __init__(self, layers: Sequence[StateLayer], sequences: Sequences | None) -> None:
+        self._layers, self._sequences = layers, sequences
+
+    def of_tokens(
+        self,
         hidden_states: torch.Tensor,
         weight: torch.Tensor,
         bias: torch.Tensor | None = None,
         activation: str | None = None,
-        **options: Any,
+        **_: Any,
     ) -> torch.Tensor:
-        """Convolve hidden_states [B, C, S] by weight [C, taps], after the states of the layer."""
-        given = next(
-            (x.convolved for x in layers if x.convolved and x.convolved.new is hidden_states), None
-        )
-        if given is None:
-            raise NotProven("its convolution reads other columns than those of the cache")
-        columns = given.columns.to(weight.dtype)
-        seen = sequences.seen(given.kept, weight.shape[1])
-        out = torch.zeros(()) if bias is None else bias.float()
-        for at, tap in zip(seen.unbind(0), weight.float().unbind(1), strict=True):
-            out = out + embedding(at, columns).float() * tap
-        out = out.to(weight.dtype).transpose(1, 2)
-        if activation is not None:
-            out = ACT2FN[activation](out)
-        return out.to(hidden_states.dtype)
+        """Convolve hidden_states [B, C, S], which a layer has noted."""
+        for layer in self._layers:
+            if layer.noted is not None and layer.noted[1] is hidden_states:
+                place, layer.noted = layer.noted[0], None
+                return self._convolve(layer, place, hidden_states, weight, bias, activation)
+        raise NotProven("its convolution reads other columns than those of the cache")
 
-    return convolve
+    def of_single_tokens(
+        self,
+        hidden_states: torch.Tensor,
+        conv_state: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        activation: str | None = None,
+    ) -> torch.Tensor:
+        """Convolve hidden_states [B, C, 1] after a state, which is not traced."""
+        for layer in self._layers:
+            for place, state in layer.conv_states.items():
+                if state is conv_state:
+                    return self._convolve(layer, place, hidden_states, weight, bias, activation)
+        raise NotProven("its convolution reads another state than those of the cache")
+
+    def _convolve(
+        self,
+        layer: StateLayer,
+        place: int,
+        hidden: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        activation: str | None,
+    ) -> torch.Tensor:
+        state = layer.conv_states[place]
+        assert state is not None
+        new = hidden.transpose(1, 2).to(weight.dtype)  # [B, S, C]
+        options = {"bias": bias, "activation": _FUSED.get(activation, "None")}
+        operator = torch.ops.npu.npu_fused_causal_conv1d
+        if self._sequences is None:
+            before = state[:, :, 1:].transpose(1, 2).contiguous()
+            out = operator(new, weight.t(), before, **options)
+            layer.conv_states[place] = nn.functional.pad(before.transpose(1, 2), (1, 0))
+        else:
+            borders, rows = self._sequences.ranges
+            options |= {"query_start_loc": borders, "cache_indices": rows}
+            out = operator(new.flatten(0, 1), weight.t(), state, **options)
+            out = out.unflatten(0, new.shape[:2])
+        out = out.transpose(1, 2)
+        if activation not in _FUSED:
+            out = ACT2FN[activation](out)
+        return out.to(hidden.dtype)

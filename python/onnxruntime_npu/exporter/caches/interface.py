@@ -82,7 +82,7 @@ class Interface(nn.Module):
 
     def _zero_states(self, rows: int) -> list[torch.Tensor]:
         return [
-            torch.zeros((rows, *state.shape), dtype=self._state_dtype(state))
+            torch.zeros((rows, *self._state_shape(state)), dtype=self._state_dtype(state))
             for state in self.decoder.states
         ]
 
@@ -118,7 +118,15 @@ class Interface(nn.Module):
     def _state_shapes(self, prefix: str, rows: Any) -> dict[str, tuple[Any, ...]]:
         """Return the shape of every state by its name."""
         names = self._state_names(prefix)
-        return {n: (rows, *s.shape) for n, s in zip(names, self.decoder.states, strict=True)}
+        shapes = [(rows, *self._state_shape(state)) for state in self.decoder.states]
+        return dict(zip(names, shapes, strict=True))
+
+    def _state_shape(self, state: State) -> tuple[int, ...]:
+        """Return that of a row; where rows differ in length, of convolutions as the operator's."""
+        if state.kind != "conv_state" or not self.takes_lengths:
+            return state.shape
+        channels, taps = state.shape
+        return taps - 1, channels
 
     def _logits_shape(self) -> dict[str, tuple[str | int, ...]]:
         scored = 1 if self.last_only else "sequence"

@@ -147,7 +147,7 @@ class PagedInterface(Interface):
         totals = offsets + ends
         step = PagedStep(slots, ends, totals, block_table, self.causal_mask)
         step.states = self._states(past)
-        step.sequences = PackedSequences(starts, ends - starts, sequence)
+        step.sequences = PackedSequences(cumulative_sequence_lengths, sequence)
 
         def scored(hidden: torch.Tensor) -> torch.Tensor:
             return hidden[0].index_select(0, logits_indices)

@@ -9,61 +9,31 @@ from __future__ import annotations
 
 import abc
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 
-class Sequences(abc.ABC):
-    """Sequence b has ``counts[b]`` tokens from place ``starts[b]`` of the model's input on.
+class Ranges(NamedTuple):
+    """Ranges of places, side by side, with the row of states that each has; -1 for padding."""
 
-    What is computed from these is computed once for all layers.
+    borders: torch.Tensor  # int32 [ranges + 1]
+    rows: torch.Tensor | None  # int32 [ranges]; None for 0, 1 and so on
+
+
+class Sequences(abc.ABC):
+    """How the tokens of sequences lie in the model's input.
+
+    What is computed from that is computed once for all layers.
     """
 
     spans: torch.Tensor  # places of each sequence, [B], those of padding included
     numbers: torch.Tensor  # the sequence of each place, [rows, places]
-    _places: torch.Tensor  # the number of each place, [rows, places]
 
-    def __init__(self, starts: torch.Tensor, counts: torch.Tensor) -> None:
-        self._starts, self._counts = starts, counts
-        self._order = torch.arange(counts.shape[0])
-        self._seen: dict[tuple[int, int], torch.Tensor] = {}
-        self._kept: dict[int, torch.Tensor] = {}
-
-    @functools.cached_property
-    def _offsets(self) -> torch.Tensor:
-        """The place of each token in its sequence, [rows, places]."""
-        return (
-            self._places
-            - torch.nn.functional.embedding(self.numbers, self._starts[:, None])[..., 0]
-        )
-
-    def seen(self, kept: int, taps: int) -> torch.Tensor:
-        """Return the columns that a convolution's taps see from each place: [taps, rows, places].
-
-        Columns are those of all states, ``kept`` of each, and then those of the places.
-        """
-        if (kept, taps) not in self._seen:
-            back = torch.arange(1 - taps, 1).view(-1, 1, 1)
-            self._seen[kept, taps] = self._columns(
-                self._offsets + back, self.numbers, self._places + back, kept
-            )
-        return self._seen[kept, taps]
-
-    def kept(self, kept: int) -> torch.Tensor:
-        """Return the columns that are the states after the step, [B, kept]."""
-        if kept not in self._kept:
-            offsets = self._counts[:, None] + torch.arange(-kept, 0)
-            places = self._starts[:, None] + offsets
-            self._kept[kept] = self._columns(offsets, self._order[:, None], places, kept)
-        return self._kept[kept]
-
-    def _columns(
-        self, offsets: torch.Tensor, numbers: torch.Tensor, places: torch.Tensor, kept: int
-    ) -> torch.Tensor:
-        """Return the columns of tokens at offsets of sequences: negative ones are of states."""
-        all_kept = (self._order[-1:] + 1) * kept
-        return torch.where(offsets >= 0, all_kept + places, (numbers + 1) * kept + offsets)
+    @property
+    @abc.abstractmethod
+    def ranges(self) -> Ranges:
+        """Those of tokens, and of padding."""
 
     @abc.abstractmethod
     def rows(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
@@ -85,21 +55,26 @@ class Sequences(abc.ABC):
 class PackedSequences(Sequences):
     """Sequences side by side, as one row of the model's input, without padding."""
 
-    def __init__(self, starts: torch.Tensor, counts: torch.Tensor, numbers: torch.Tensor) -> None:
-        """Take ``numbers`` as [places]."""
-        super().__init__(starts, counts)
-        self.spans = counts
+    def __init__(self, borders: torch.Tensor, numbers: torch.Tensor) -> None:
+        """Take where each begins and the last one ends, int32 [B + 1], and numbers [places]."""
+        self._starts, ends = borders[:-1].long(), borders[1:].long()
+        self.spans = ends - self._starts
         self.numbers = numbers[None]
-        self._places = torch.arange(numbers.shape[0])[None]
+        self._borders = borders
+
+    @property
+    def ranges(self) -> Ranges:
+        """The sequences."""
+        return Ranges(self._borders, None)
 
     @functools.cached_property
     def _of_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The place of every token of the rows, [B, S], and whether there is one."""
-        longest: Any = self._counts.max().item()  # not known when a model is traced
+        longest: Any = self.spans.max().item()  # not known when a model is traced
         torch._check(longest >= 1)
         within = torch.arange(longest)
         places = (self._starts[:, None] + within).clamp(max=self.numbers.shape[1] - 1)
-        return places, within < self._counts[:, None]
+        return places, within < self.spans[:, None]
 
     def rows(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """Gather them."""
@@ -111,8 +86,9 @@ class PackedSequences(Sequences):
 
     def unpadded(self, rows: torch.Tensor) -> torch.Tensor:
         """Gather the tokens."""
-        places = self.numbers[0] * rows.shape[1] + self._offsets[0]
-        return rows.flatten(0, 1).index_select(0, places)[None]
+        numbers = self.numbers[0]
+        offsets = torch.arange(numbers.shape[0]) - self._starts.index_select(0, numbers)
+        return rows.flatten(0, 1).index_select(0, numbers * rows.shape[1] + offsets)[None]
 
     def cleared(self, tensor: torch.Tensor) -> torch.Tensor:
         """There is no padding."""
@@ -124,11 +100,19 @@ class PaddedSequences(Sequences):
 
     def __init__(self, counts: torch.Tensor, places: int) -> None:
         """Take the lengths [B] and S."""
-        order, self._within = torch.arange(counts.shape[0]), torch.arange(places)
-        self.spans = self._within[-1:] + 1 + 0 * order
-        super().__init__(order * self.spans, counts)
-        self.numbers = order[:, None] + 0 * self._within
-        self._places = self._starts[:, None] + self._within
+        self._counts = counts
+        self._order, self._within = torch.arange(counts.shape[0]), torch.arange(places)
+        self.spans = self._within[-1:] + 1 + 0 * self._order
+        self.numbers = self._order[:, None] + 0 * self._within
+
+    @functools.cached_property
+    def ranges(self) -> Ranges:
+        """Those of tokens and of padding in turns."""
+        starts = self._order * self.spans
+        inner = torch.stack([starts, starts + self._counts], 1).flatten()
+        borders = torch.cat([inner, starts[-1:] + self.spans[-1:]])
+        rows = torch.stack([self._order, 0 * self._order - 1], 1).flatten()
+        return Ranges(borders.int(), rows.int())
 
     def rows(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """They are."""
