@@ -60,7 +60,7 @@ def test_heads_stay_behind_tokens(exported):
 
 
 def step_inputs(session, *, blocks=4, **changes):
-    """Two sequences: 3 new tokens of one, 1 new token after 33 of another."""
+    """Two sequences: 3 new tokens of one, 1 new token after 33 of another; states of 0.5, too."""
     inputs = {
         "input_ids": np.array([3, 14, 15, 92], np.int64),
         "cumulative_sequence_lengths": np.array([0, 3, 4], np.int32),
@@ -69,8 +69,9 @@ def step_inputs(session, *, blocks=4, **changes):
         "logits_indices": np.array([2, 3], np.int32),
         **changes,
     }
+    rows = {"blocks": blocks, "sequences": 2}
     caches = {
-        each.name: np.full((blocks, *each.shape[1:]), 0.5, np.float32)
+        each.name: np.full((rows[each.shape[0]], *each.shape[1:]), 0.5, np.float32)
         for each in session.get_inputs()
         if each.name.startswith("past_key_values")
     }
@@ -126,12 +127,24 @@ def test_caches_bound_as_inputs_and_outputs_are_updated_in_place(exported):
         {"past_sequence_lengths": np.array([0, 2 * BLOCK_SIZE], np.int32)},
         {"cumulative_sequence_lengths": np.array([0, 3, 3], np.int32)},
         {"cumulative_sequence_lengths": np.array([0, 3, 9], np.int32)},
+        {"cumulative_sequence_lengths": np.array([0, 3, 2**31 - 1], np.int32)},
+        {"cumulative_sequence_lengths": np.array([0, -5, 4], np.int32)},
         {"logits_indices": np.array([2, 4], np.int32)},
     ],
-    ids=["block", "negative_block", "past_the_table", "too_few", "too_many", "scored"],
+    ids=[
+        "block",
+        "negative_block",
+        "past_the_table",
+        "too_few",
+        "too_many",
+        "far_too_many",
+        "negative",
+        "scored",
+    ],
 )
-def test_wrong_tables_are_errors_and_the_session_goes_on(exported, changes, provider):
-    _, directory, _ = exported("llama", cache="paged")
+@pytest.mark.parametrize("kind", ["llama", "falcon_h1"])  # which has states
+def test_wrong_tables_are_errors_and_the_session_goes_on(exported, kind, changes, provider):
+    _, directory, _ = exported(kind, cache="paged")
     session = ort.InferenceSession(directory / "model.onnx", providers=[provider])
     expected = session.run(None, step_inputs(session))[0]
     with pytest.raises(Exception, match=r"expected|must be|out of|indices"):

@@ -142,18 +142,20 @@ class _Convolutions:
     ) -> torch.Tensor:
         state = layer.conv_states[place]
         assert state is not None
-        new = hidden.transpose(1, 2).to(weight.dtype)  # [B, S, C]
+        # Of the weight's dtype, which some models keep in float32 in any precision.
+        new, kept = hidden.transpose(1, 2).to(weight.dtype), state.to(weight.dtype)
         options = {"bias": bias, "activation": _FUSED.get(activation, "None")}
         operator = torch.ops.npu.npu_fused_causal_conv1d
         if self._sequences is None:
-            before = state[:, :, 1:].transpose(1, 2).contiguous()
-            out = operator(new, weight.t(), before, **options)
-            layer.conv_states[place] = nn.functional.pad(before.transpose(1, 2), (1, 0))
+            kept = kept[:, :, 1:].transpose(1, 2).contiguous()
+            out = operator(new, weight.t(), kept, **options)
+            kept = nn.functional.pad(kept.transpose(1, 2), (1, 0))
         else:
             borders, rows = self._sequences.ranges
             options |= {"query_start_loc": borders, "cache_indices": rows}
-            out = operator(new.flatten(0, 1), weight.t(), state, **options)
+            out = operator(new.flatten(0, 1), weight.t(), kept, **options)
             out = out.unflatten(0, new.shape[:2])
+        layer.conv_states[place] = kept.to(state.dtype)
         out = out.transpose(1, 2)
         if activation not in _FUSED:
             out = ACT2FN[activation](out)

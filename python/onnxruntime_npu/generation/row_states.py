@@ -28,6 +28,11 @@ class RowStates:
         # With the number of tokens that a row's states are of.
         self._rows: dict[int, tuple[int, list[np.ndarray]]] = {}
 
+    @property
+    def rows(self) -> int:
+        """Number of rows that have states."""
+        return len(self._rows)
+
     def bind(self, binding: Any, rows: np.ndarray, past: np.ndarray) -> None:
         """Bind the states of rows [N] after ``past`` tokens [N], and their outputs.
 

@@ -70,7 +70,8 @@ class PackedSequences(Sequences):
     @functools.cached_property
     def _of_rows(self) -> tuple[torch.Tensor, torch.Tensor]:
         """The place of every token of the rows, [B, S], and whether there is one."""
-        longest: Any = self.spans.max().item()  # not known when a model is traced
+        # Not known when a model is traced; wrong borders must not ask for more than all places.
+        longest: Any = self.spans.max().clamp(1, self.numbers.shape[1]).item()
         torch._check(longest >= 1)
         within = torch.arange(longest)
         places = (self._starts[:, None] + within).clamp(max=self.numbers.shape[1] - 1)
