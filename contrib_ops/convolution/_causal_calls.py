@@ -160,6 +160,12 @@ def _samples(make):
         **_ints(make, query_start_loc=[0, 3, 11]),
         id="six_taps",
     )
+    # More taps than tokens that one task convolves.
+    yield Sample(
+        *_tensors(make, 400, 600, 70, 1, 69),
+        **_ints(make, query_start_loc=[0, 400]),
+        id="seventy_taps",
+    )
     yield Sample(
         make(7, 10).t(),
         make(7, 2).t(),

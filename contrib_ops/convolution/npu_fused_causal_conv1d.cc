@@ -22,13 +22,8 @@ using In = nodes::NPUFusedCausalConv1d::In;
 using Out = nodes::NPUFusedCausalConv1d::Out;
 
 constexpr const char* kOp = "npu_fused_causal_conv1d";
-constexpr int64_t kTokenBlock = 64;  // tokens of a sequence that one task convolves
+constexpr int64_t kTokenBlock = 64;  // tokens of a sequence that one task convolves, or as many as the history
 constexpr int kUnrolled = 4;         // tokens that share what is loaded of their windows
-
-int64_t NumberAt(const TensorView& numbers, int64_t i) {
-  return numbers.dtype == DType::kInt32 ? ReadOnce(numbers.as<const int32_t>() + i)
-                                        : ReadOnce(numbers.as<const int64_t>() + i);
-}
 
 // The tensors of numbers that say what is read and written. They are data of the call and may be anything.
 struct Numbers {
@@ -81,7 +76,7 @@ class Plan {
     std::vector<int64_t> starts(static_cast<size_t>(sizes_.sequences + 1));
     int64_t least = 0;
     for (int64_t i = 0; i <= sizes_.sequences; ++i) {
-      const int64_t start = numbers_.starts ? NumberAt(numbers_.starts, i) : i * sizes_.length;
+      const int64_t start = numbers_.starts ? ReadOnce(numbers_.starts, i) : i * sizes_.length;
       NPU_CHECK(start >= least && start <= sizes_.tokens, "[", kOp,
                 "] expected query_start_loc that does not decrease, entry ", i, " in [", least, ", ", sizes_.tokens,
                 "], got ", start);
@@ -94,7 +89,7 @@ class Plan {
     Sequence sequence{i, begin, count, i, 0, 0, {}, i};
     int64_t computed = 0;
     if (numbers_.computed) {
-      computed = NumberAt(numbers_.computed, i);
+      computed = ReadOnce(numbers_.computed, i);
       NPU_CHECK(computed >= 0, "[", kOp, "] expected num_computed_tokens of at least 0, got ", computed,
                 " for sequence ", i);
       if (options_.pangu) sequence.reset = std::clamp<int64_t>(sizes_.history() - computed, 0, count);
@@ -102,7 +97,7 @@ class Plan {
     if (numbers_.initial) {
       FindBlocks(computed, sequence);
     } else if (numbers_.rows) {
-      sequence.row = sequence.last_row = NumberAt(numbers_.rows, i);
+      sequence.row = sequence.last_row = ReadOnce(numbers_.rows, i);
     }
     if (sequence.row == options_.pad) return;
     CheckRow(sequence.row);
@@ -120,13 +115,13 @@ class Plan {
     const auto check = [](const char* name, int64_t number, const char* close, int64_t allowed, bool right) {
       NPU_CHECK(right, "[", kOp, "] expected ", name, " in [0, ", allowed, close, ", got ", number);
     };
-    const int64_t first = NumberAt(numbers_.first, i), last = NumberAt(numbers_.last, i),
-                  initial = NumberAt(numbers_.initial, i);
+    const int64_t first = ReadOnce(numbers_.first, i), last = ReadOnce(numbers_.last, i),
+                  initial = ReadOnce(numbers_.initial, i);
     check("block_idx_last_scheduled_token", last, ")", width, last >= 0 && last < width);
     check("block_idx_first_scheduled_token", first, "]", last, first >= 0 && first <= last);
     const int64_t most = std::min(first + 1, last);
     check("initial_state_idx", initial, "]", most, initial >= 0 && initial <= most);
-    const auto row = [&](int64_t block) { return NumberAt(numbers_.rows, i * width + block); };
+    const auto row = [&](int64_t block) { return ReadOnce(numbers_.rows, i * width + block); };
     sequence.row = row(initial);
     if (sequence.row == options_.pad) return;
     sequence.last_row = row(last);
@@ -141,7 +136,7 @@ class Plan {
   }
 
   void FindState(int64_t computed, Sequence& sequence) const {
-    const int64_t i = sequence.number, mode = numbers_.modes ? NumberAt(numbers_.modes, i) : 1;
+    const int64_t i = sequence.number, mode = numbers_.modes ? ReadOnce(numbers_.modes, i) : 1;
     NPU_CHECK(mode == 0 || mode == 1, "[", kOp, "] expected initial_state_mode 0 or 1, got ", mode, " for sequence ",
               i);
     if (mode == 0 || (numbers_.computed && computed == 0)) {
@@ -150,7 +145,7 @@ class Plan {
     }
     sequence.offset = sizes_.entries - sizes_.history();
     if (!numbers_.accepted) return;
-    const int64_t most = sequence.offset + 1, accepted = NumberAt(numbers_.accepted, i);
+    const int64_t most = sequence.offset + 1, accepted = ReadOnce(numbers_.accepted, i);
     NPU_CHECK(accepted >= 1 && accepted <= most, "[", kOp, "] expected num_accepted_tokens in [1, ", most,
               "] for sequence ", i, ", got ", accepted);
     sequence.offset = accepted - 1;
@@ -347,15 +342,17 @@ class Task {
 template <class T>
 void Call<T>::Run(const std::vector<Sequence>& sequences) const {
   FillOtherTokens(sequences);
+  // Only the first block of a sequence reads its state, which it then overwrites.
+  const int64_t token_block = std::max(kTokenBlock, sizes.history());
   std::vector<int64_t> blocks_before;  // blocks of tokens of the sequences before each
   int64_t blocks = 0, longest = 0;
   for (const Sequence& sequence : sequences) {
     blocks_before.push_back(blocks);
-    blocks += (sequence.count + kTokenBlock - 1) / kTokenBlock;
+    blocks += (sequence.count + token_block - 1) / token_block;
     longest = std::max(longest, sequence.count);
   }
   const int64_t parts = (sizes.channels + kRowBlock - 1) / kRowBlock;
-  const int64_t grain = RowGrain(std::min(kTokenBlock, longest) * std::min(kRowBlock, sizes.channels));
+  const int64_t grain = RowGrain(std::min(token_block, longest) * std::min(kRowBlock, sizes.channels));
   ParallelFor(parts * blocks, grain, [&](int64_t begin, int64_t end) {
     Task<T> task(*this);
     for (int64_t i = begin; i < end; ++i) {
@@ -363,8 +360,8 @@ void Call<T>::Run(const std::vector<Sequence>& sequences) const {
       const int64_t block = i % blocks, channel = i / blocks * kRowBlock;
       const auto after = std::upper_bound(blocks_before.begin(), blocks_before.end(), block);
       const auto at = static_cast<size_t>(after - blocks_before.begin() - 1);
-      const int64_t token = (block - blocks_before[at]) * kTokenBlock;
-      task.Run(sequences[at], token, std::min(kTokenBlock, sequences[at].count - token), channel,
+      const int64_t token = (block - blocks_before[at]) * token_block;
+      task.Run(sequences[at], token, std::min(token_block, sequences[at].count - token), channel,
                std::min(kRowBlock, sizes.channels - channel));
     }
   });
