@@ -48,10 +48,10 @@ def expected(model):
     return answers
 
 
-def answers(lane, **options):
+def answers(lane):
     """Return the tokens of all prompts, which are added at once."""
     for key, prompt in enumerate(PROMPTS):
-        lane.add(Submit(key, prompt, Sampling(ANSWER, greedy=True, **options)))
+        lane.add(Submit(key, prompt, Sampling(ANSWER, greedy=True)))
     return {key: [] for key in range(len(PROMPTS))} | run(lane)[1]
 
 
@@ -84,8 +84,12 @@ def test_a_cancelled_request_leaves_others_their_states(opened, directory, expec
     assert answers(lane) == expected
 
 
-def test_nothing_is_guessed_for_states(opened, directory, expected):
-    assert answers(opened(directory), guesses=4) == expected
+@pytest.mark.usefixtures("genai")
+def test_engine_guesses_nothing_for_states(directory, expected):
+    batch = Batch(og.Engine(open_model(directory, PROVIDER)), block_size=32)
+    batch.add(Submit(0, PROMPTS[0], Sampling(ANSWER, greedy=True, guesses=4)))
+    whole, tokens = run(batch)
+    assert tokens[0] == expected[0] and whole.guessed == 0
 
 
 def test_lane_forgets_the_states_of_requests_that_have_ended(directory, monkeypatch):
