@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
-import math
 from collections.abc import Mapping
 
 import numpy as np
 import onnxruntime as ort
 
+from ..session.ortvalue import fill_with_zeros
 from .row_choice import ELEMENT_TYPES, RowChoice
 
 PAST, PRESENT = "past_key_values.", "present."
@@ -72,6 +71,5 @@ class GrowingCache:
 def _zeros(shape: list[int], kind: str) -> ort.OrtValue:
     """Return zeros of a type that a session names."""
     value = ort.OrtValue.ortvalue_from_shape_and_type(shape, ELEMENT_TYPES[kind], "cpu", 0)
-    if math.prod(shape):
-        ctypes.memset(value.data_ptr(), 0, value.tensor_size_in_bytes())
+    fill_with_zeros(value)
     return value

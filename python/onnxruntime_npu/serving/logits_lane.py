@@ -67,7 +67,7 @@ class LogitsLane:
         """Forget a request, which may be another lane's, and free its blocks."""
         self._waiting = deque(each for each in self._waiting if each.key != key)
         for row in [row for row in self._running if row.key == key]:
-            self._close(self._model, row)
+            self._close(row)
 
     def step(self) -> Step:
         """Take waiting requests and run the model once."""
@@ -157,24 +157,24 @@ class LogitsLane:
         if row.scores_prompt:
             step.prompts.append((row.key, row.prompt_scores()))
         if row.full:  # no answer is wanted
-            self._close(model, row)
+            self._close(row)
             step.finished.append((row.key, "length", ""))
             return
         try:
             token, scored = row.next(logits)
         except GrammarError as error:
-            self._close(model, row)
+            self._close(row)
             step.finished.append((row.key, "refused", str(error)))
             return
         stopped = token in model.stop_tokens
         if not stopped:
             step.tokens.append((row.key, token, scored))
         if stopped or row.full:
-            self._close(model, row)
+            self._close(row)
             step.finished.append((row.key, "stop" if stopped else "length", ""))
 
-    def _close(self, model: LogitsModel | None, row: LogitsRow) -> None:
-        assert model is not None, "rows run in an open model only"
+    def _close(self, row: LogitsRow) -> None:
+        assert self._model is not None, "rows run in an open model only"
         self._running.remove(row)
-        model.forget(row.blocks)
+        self._model.forget(row.blocks)
         self._free += row.blocks

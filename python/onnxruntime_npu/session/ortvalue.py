@@ -45,12 +45,14 @@ def carrier_of(value: OrtValue) -> np.ndarray:
 
 def fill_with_zeros(value: OrtValue) -> None:
     """Write zeros into an OrtValue on any device."""
+    if not math.prod(value.shape()):
+        return
+    if value.device_name() == "cpu":
+        ctypes.memset(value.data_ptr(), 0, value.tensor_size_in_bytes())
+        return
     kind = value.element_type()
     zeros = np.zeros(value.shape(), carrier_type(kind))
-    if value.device_name() == "cpu":
-        ctypes.memmove(value.data_ptr(), zeros.ctypes.data, zeros.nbytes)
-    else:
-        copy_tensors([OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, kind)], [value])
+    copy_tensors([OrtValue.ortvalue_from_numpy_with_onnx_type(zeros, kind)], [value])
 
 
 def _carrier(name: str) -> np.dtype:
