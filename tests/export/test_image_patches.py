@@ -16,7 +16,31 @@ GRIDS = [[1, 4, 6], [1, 2, 2], [1, 8, 4]]  # patches of three images
 VALUES = 3 * 2 * 4 * 4  # of a patch: channels, two times, rows, columns
 
 
-KINDS = ("qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow))
+KINDS = ("qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl", "qwen3_5")
+
+
+_FUSED = {
+    "npu_add_rms_norm": 4,
+    "npu_fused_infer_attention_score": 2,
+    "npu_rms_norm": 1,
+    "npu_rotary_mul": 4,
+    "npu_swiglu": 2,
+}
+# Operators of the text: two layers, of which Qwen3-VL's normalise queries and keys, and the first
+# of Qwen3.5 keeps a state.
+FUSED = {
+    "qwen2_vl": _FUSED,
+    "qwen2_5_vl": _FUSED,
+    "qwen3_vl": _FUSED | {"npu_rms_norm": 5},
+    "qwen3_5": _FUSED
+    | {
+        "npu_chunk_gated_delta_rule": 1,
+        "npu_fused_causal_conv1d": 1,
+        "npu_fused_infer_attention_score": 1,
+        "npu_rms_norm": 3,
+        "npu_rotary_mul": 2,
+    },
+}
 
 
 def tiny_model(kind):
@@ -41,6 +65,24 @@ def tiny_model(kind):
         vision |= {"embed_dim": 32, "hidden_size": 64}
         config = transformers.Qwen2VLConfig(vision_config=vision, **settings)
         return enlarge(transformers.Qwen2VLForConditionalGeneration(config).eval())
+    if kind == "qwen3_vl":
+        # Positions of patches between those of a 3 x 3 grid, and features of both layers.
+        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
+        vision |= {"num_position_embeddings": 9, "deepstack_visual_indexes": [1, 0]}
+        config = transformers.Qwen3VLConfig(vision_config=vision, **settings)
+        return enlarge(transformers.Qwen3VLForConditionalGeneration(config).eval())
+    if kind == "qwen3_5":
+        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
+        vision |= {"num_position_embeddings": 9}
+        settings["text_config"] |= {
+            "layer_types": ["linear_attention", "full_attention"],
+            "linear_num_value_heads": 4,
+            "linear_num_key_heads": 2,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 12,
+        }
+        config = transformers.Qwen3_5Config(vision_config=vision, **settings)
+        return enlarge(transformers.Qwen3_5ForConditionalGeneration(config).eval())
     # Windows of 4 x 4 patches in the first layer, which end with the image and before it.
     vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
     vision |= {"window_size": 16, "fullatt_block_indexes": [1]}
@@ -89,7 +131,11 @@ def expected_logits(model, inputs):
         embeds = model.get_input_embeddings()(ids)
         shown = kinds.bool()[..., None].expand_as(embeds)
         embeds = embeds.masked_scatter(shown, torch.cat(features.pooler_output))
-        logits = model(inputs_embeds=embeds, attention_mask=mask, position_ids=positions).logits
+        given = {"inputs_embeds": embeds, "attention_mask": mask, "position_ids": positions}
+        if stacked := getattr(features, "deepstack_features", None):
+            given["visual_pos_masks"] = kinds.bool()
+            given["deepstack_visual_embeds"] = [torch.cat(each) for each in stacked]
+        logits = model.lm_head(model.model.language_model(**given).last_hidden_state)
     return logits[:, -len(FORCED) :].numpy()
 
 
@@ -102,13 +148,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, input
         for part in report.parts.values()
     )
     assert embedding == {} and vision["npu_fusion_attention"] == 2
-    assert text == {
-        "npu_add_rms_norm": 4,
-        "npu_fused_infer_attention_score": 2,
-        "npu_rms_norm": 1,
-        "npu_rotary_mul": 4,
-        "npu_swiglu": 2,
-    }
+    assert text == FUSED[kind]
     expected = expected_logits(model, inputs)
     # Float32 sums in another order; see exporter/proof.py.
     tolerance = 1e-4 * np.abs(expected).max()

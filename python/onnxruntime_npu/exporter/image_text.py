@@ -17,12 +17,16 @@ from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_image_text, wrap
 from .encoder import REPORT_FILE, role_of
 from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart, VisionPart
+from .model_cache import run_with_cache
 from .module_replacement import convert_weights, replace_modules
+from .original import decoder_role_of, replace_decoder_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
 from .patch_images import PatchVisionPart, takes_patches
 from .proof import Findings, NotProven, attempt, unsupported
+from .recurrences import replace_recurrences
 from .replaced_functions import ReplacedFunctions
+from .roles.role import Role
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
 from .tracing import onnx_model_of
@@ -56,7 +60,10 @@ def export_image_text_to_text(
     attention_mask [B, T] and position_ids [B, S] int64, token_type_ids [B, T] int64 where tokens of
     an image see each other in both directions, and past_key_values.N.key and .value
     [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
-    .value [B, heads, T, D].
+    .value [B, heads, T, D]. Layers that keep states instead, as in Qwen3.5, have
+    past_key_values.N.conv_state and .recurrent_state [B, ..] and the same of present. Where the
+    text's first layers take features of an image, too, as in Qwen3-VL, image_features and
+    inputs_embeds have theirs after the H of a token.
 
     Of a model that takes patches, such as Qwen2-VL, vision takes pixel_values [P, values] float32
     and patch_positions [P, 2] int64, row and column, of the P patches of one image, and text
@@ -116,20 +123,30 @@ def export_image_text_to_text(
     return report
 
 
+def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+    """Return the role that a module of the text may have: that of a decoder, or LayerNorm."""
+    return role_of(module) if isinstance(module, nn.LayerNorm) else decoder_role_of(module)
+
+
 def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
     """Fuse attention and replace modules of all parts; prove the logits of the whole."""
+    from .state_layers import report_convolutions
+
     vision = PatchVisionPart(model) if takes_patches(model) else VisionPart(model)
-    embedding = EmbeddingPart(model)
+    embedding = EmbeddingPart(model, vision.stacked)
     probe = ImageTextProbe(model, vision)
     language = model.get_decoder()
     functions = ReplacedFunctions()
-    text = TextPart(model, functions)
-    probe.check(vision, embedding, text)
-    image, example = vision.example(), text.example()
     of_vision, of_text = Findings(), Findings()
     follow_lengths(model, of_text)
+    # Before recurrences, whose operators have no derivatives by which modules are found.
+    replace_decoder_modules(model, _role_of_text, of_text)
+    recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
+    text = TextPart(model, functions, recurrences, vision.stacked)
+    report_convolutions(model, text.states, of_text)
+    probe.check(vision, embedding, text)
+    image, example = vision.example(), text.example()
     replace_modules(model, role_of, lambda _: (vision(*image),), of_vision)
-    replace_modules(model, role_of, lambda _: text(*example), of_text)
     if not fuse_attention(model, lambda _: vision(*image), of_vision):
         of_vision.keep("", "attention", NOT_CALLED)
     forget_unused_attention(lambda: (vision(*image),), of_vision)

@@ -8,16 +8,27 @@ features of images, H the size of an embedding.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
-from .caches.step import CacheSizes
-from .model_cache import ATTENDING, filled_cache
+from .caches.step import CacheSizes, State
+from .model_cache import (
+    RUN_TOKENS,
+    filled_cache,
+    keys_and_values,
+    layer_kinds,
+    run_with_cache,
+    state_tensors,
+    states_in,
+)
 from .patch_images import PatchVisionPart, takes_patches, token_positions
 from .proof import NotProven, compare
+from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
 
 # Tokens that the proof decodes after the prompt. The first is the last one of an image: if others
@@ -26,6 +37,7 @@ _DECODED = 2
 _BEFORE, _AFTER = 2, 1  # tokens of the proof's row around an image
 KINDS = "token_type_ids"  # of a text's input
 _TEXT = 6  # tokens of its row without an image
+_ADD_STACKED = "_deepstack_process"  # a method: adds features to the states of some tokens
 
 
 class VisionPart(nn.Module):
@@ -33,6 +45,7 @@ class VisionPart(nn.Module):
 
     input_names = ("pixel_values",)
     output_names = ("image_features",)
+    stacked = 0  # layers of the text that take features, too
 
     def __init__(self, model: Any) -> None:
         super().__init__()
@@ -79,11 +92,13 @@ class EmbeddingPart(nn.Module):
     input_names = ("input_ids", "image_features")
     output_names = ("inputs_embeds",)
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, stacked: int) -> None:
+        """Take the number of layers of the text that take features, too."""
         super().__init__()
         self.embedding = model.get_input_embeddings()
         self.image_token = int(model.config.image_token_id)
-        self.size = int(model.get_input_embeddings().weight.shape[-1])
+        self.embedded = int(model.get_input_embeddings().weight.shape[-1])
+        self.size = self.embedded * (1 + stacked)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return embeddings [B, S, H] in float32 for input_ids [B, S] and image_features [F, H].
@@ -91,7 +106,9 @@ class EmbeddingPart(nn.Module):
         Features replace image tokens row by row, in their order; if F is 0, none is replaced.
         """
         input_ids, image_features = inputs
-        embedded = self.embedding(input_ids).float()
+        embedded = nn.functional.pad(
+            self.embedding(input_ids).float(), (0, self.size - self.embedded)
+        )
         any_features = image_features.new_ones(image_features.shape[0]).sum() > 0
         shown = (input_ids == self.image_token) & any_features
         # A row that no image token has comes first: there must be one to gather without features.
@@ -113,31 +130,45 @@ class EmbeddingPart(nn.Module):
 
 
 class TextPart(nn.Module):
-    """Embeddings to logits, over a cache that grows."""
+    """Embeddings to logits, over a cache that grows, and states of layers that have them."""
 
-    def __init__(self, model: Any, functions: ReplacedFunctions) -> None:
+    def __init__(
+        self, model: Any, functions: ReplacedFunctions, recurrences: Recurrences, stacked: int
+    ) -> None:
+        """Take what is replaced, and the number of layers that take features of images, too."""
+        from .state_layers import growing_layer
+
         super().__init__()
         self.model = model
         self.functions = functions
+        self._recurrences = recurrences
+        self._kinds, self._with_states = layer_kinds(model), growing_layer(model)
+        self.cached_layers = [i for i, kind in enumerate(self._kinds) if kind.attends]
         self.sizes: list[CacheSizes] = []
-        size = model.get_input_embeddings().weight.shape[-1]
-        self.size, self.vocabulary = int(size), int(model.get_output_embeddings().weight.shape[0])
+        self.states: list[State] = []
+        self.embedded = int(model.get_input_embeddings().weight.shape[-1])
+        self.size = self.embedded * (1 + stacked)
+        self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
+        if stacked:
+            functions.add(
+                model.get_decoder(), _ADD_STACKED, lambda hidden, _, added: hidden + added
+            )
         # Where tokens of an image see each other in both directions, it takes their kinds.
         self.kinds = [KINDS] if KINDS in inspect.signature(model.forward).parameters else []
         # In time, rows and columns, where images are grids of patches.
         self.axes = [3] if takes_patches(model) else []
-        places = torch.arange(NEW).expand(*self.axes, 1, NEW)
-        given = torch.zeros(1, NEW, self.size), torch.ones(1, NEW), places
-        kinds = [torch.zeros(1, NEW, dtype=torch.int64) for _ in self.kinds]
-        _, cache = self._logits(*given, kinds, [])
-        for key, value in cache:
-            if key is None or key.dim() != 4 or key.shape[2] != NEW:
+        with functions.replaced():
+            cache = run_with_cache(model)
+        for key, value, *_ in keys_and_values(cache, self._kinds):
+            if key is None or key.dim() != 4 or key.shape[2] != RUN_TOKENS:
                 raise NotProven("expected a cache of keys [B, N, T, D] of every token")
             self.sizes.append(CacheSizes(key.shape[1], key.shape[3], value.shape[3]))
+        found = states_in(cache, self._kinds, summed=recurrences.replaced)
+        self.states = [state for state, _ in found]
 
     def _names(self, prefix: str) -> list[str]:
-        layers = range(len(self.sizes))
-        return [f"{prefix}.{i}.{kind}" for i in layers for kind in ("key", "value")]
+        cached = [f"{i}.{kind}" for i in self.cached_layers for kind in ("key", "value")]
+        return [f"{prefix}.{name}" for name in [*cached, *(state.name for state in self.states)]]
 
     @property
     def input_names(self) -> list[str]:
@@ -155,12 +186,21 @@ class TextPart(nn.Module):
 
         ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S],
         or [3, B, S] of a model that takes patches, token_type_ids [B, T] if the model takes them,
-        1 for tokens of images, and past keys and values [B, N, T - S, D] of every layer.
+        1 for tokens of images, past keys and values [B, N, T - S, D] of every layer that attends,
+        and states [B, ..].
         """
         embeds, mask, positions, *others = inputs
         kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
-        logits, cache = self._logits(embeds, mask, positions, kinds, past)
-        return logits[:, -1:].float(), *(tensor for pair in cache for tensor in pair)
+        split = 2 * len(self.sizes)
+        pairs = list(zip(past[:split:2], past[1:split:2], strict=True))
+        given = filled_cache(self._kinds, pairs, self.states, past[split:], self._with_states)
+        logits, cache = self._logits(embeds, mask, positions, kinds, given)
+        present = keys_and_values(cache, self._kinds)
+        return (
+            logits[:, -1:].float(),
+            *(tensor for layer in present for tensor in (layer.key, layer.value)),
+            *state_tensors(cache, self.states),
+        )
 
     def _logits(
         self,
@@ -168,15 +208,20 @@ class TextPart(nn.Module):
         mask: torch.Tensor,
         positions: torch.Tensor,
         kinds: list[torch.Tensor],
-        past: list[torch.Tensor],
-    ) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
-        from transformers import DynamicCache
+        cache: Any,
+    ) -> tuple[torch.Tensor, Any]:
+        from .state_layers import StateLayer, convolved
 
-        pairs = list(zip(past[0::2], past[1::2], strict=True))
-        cache: Any = filled_cache([ATTENDING] * len(pairs), pairs) if pairs else DynamicCache()
-        with self.functions.replaced():
+        layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
+        embeds, *stacked = embeds.to(self._dtype).split(self.embedded, -1)
+        with (
+            self.functions.replaced(),
+            self._recurrences.reading(cache),
+            convolved(self.model, layers, None),
+            _given_features(self.model.get_decoder(), stacked),
+        ):
             logits = self.model(
-                inputs_embeds=embeds.to(self.model.get_input_embeddings().weight.dtype),
+                inputs_embeds=embeds,
                 attention_mask=mask,
                 position_ids=positions,
                 past_key_values=cache,
@@ -184,16 +229,24 @@ class TextPart(nn.Module):
                 logits_to_keep=1,
                 **dict(zip(self.kinds, kinds, strict=True)),
             ).logits
-        return logits, [(layer.keys, layer.values) for layer in cache.layers]
+        return logits, cache
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return self.model.get_input_embeddings().weight.dtype
 
     def empty_cache(self, batch: int, length: int) -> list[torch.Tensor]:
-        """Return zeroed keys and values of ``length`` tokens for every layer."""
-        dtype = self.model.get_input_embeddings().weight.dtype
-        return [
-            torch.zeros((batch, sizes.heads, length, size), dtype=dtype)
+        """Return zeroed keys and values of ``length`` tokens for every layer, and states."""
+        cached = [
+            torch.zeros((batch, sizes.heads, length, size), dtype=self._dtype)
             for sizes in self.sizes
             for size in (sizes.key, sizes.value)
         ]
+        states = [
+            torch.zeros((batch, *s.shape), dtype=torch.float32 if s.summed else self._dtype)
+            for s in self.states
+        ]
+        return [*cached, *states]
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
@@ -213,11 +266,33 @@ class TextPart(nn.Module):
             **{name: ("batch", "total") for name in self.kinds},
             "logits": ("batch", 1, self.vocabulary),
         }
-        for i, sizes in enumerate(self.sizes):
+        for i, sizes in zip(self.cached_layers, self.sizes, strict=True):
             for kind, size in (("key", sizes.key), ("value", sizes.value)):
                 shapes[f"past_key_values.{i}.{kind}"] = ("batch", sizes.heads, "past", size)
                 shapes[f"present.{i}.{kind}"] = ("batch", sizes.heads, "total", size)
+        for state in self.states:
+            for prefix in ("past_key_values", "present"):
+                shapes[f"{prefix}.{state.name}"] = ("batch", *state.shape)
         return shapes
+
+
+@contextmanager
+def _given_features(language: Any, stacked: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Let the first layers of a language model add features [B, S, H], which are 0 for text."""
+
+    def before(
+        _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        return args, {**options, "deepstack_visual_embeds": list(stacked)}
+
+    if not stacked:
+        yield
+        return
+    hook = language.register_forward_pre_hook(before, with_kwargs=True)
+    try:
+        yield
+    finally:
+        hook.remove()
 
 
 class ImageTextProbe:

@@ -12,6 +12,7 @@ import torch
 from .caches.step import LayerCache, State
 from .proof import NotProven
 
+RUN_TOKENS = 5  # of a model that is run to be observed
 _KINDS = ("conv_state", "recurrent_state")
 
 
@@ -112,6 +113,23 @@ def filled_cache(
     for state, tensor in zip(states, tensors, strict=True):
         take_state(cache.layers[state.layer], state, tensor)
     return cache
+
+
+def run_with_cache(model: Any) -> Any:
+    """Run a model on RUN_TOKENS tokens; return its cache."""
+    cache = new_cache(layer_kinds(model))
+    model(
+        input_ids=torch.arange(RUN_TOKENS)[None],
+        attention_mask=torch.ones(1, RUN_TOKENS, dtype=torch.int64),
+        use_cache=True,
+        **{cache_argument(model): cache},
+    )
+    return cache
+
+
+def run_without_cache(model: Any) -> tuple[torch.Tensor]:
+    """Run a model on RUN_TOKENS tokens; return their logits."""
+    return (model(input_ids=torch.arange(RUN_TOKENS)[None], use_cache=False).logits,)
 
 
 def take_state(layer: Any, state: State, tensor: torch.Tensor) -> None:

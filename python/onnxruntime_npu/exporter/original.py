@@ -21,16 +21,18 @@ from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
 from .caches.step import CacheSizes, LayerCache, State, Step
 from .model_cache import (
+    RUN_TOKENS,
     LayerKind,
     cache_argument,
     filled_cache,
     keys_and_values,
     layer_kinds,
-    new_cache,
+    run_with_cache,
+    run_without_cache,
     state_tensors,
     states_in,
 )
-from .module_replacement import convert_weights, replace_modules
+from .module_replacement import RoleOf, convert_weights, replace_modules
 from .own_attention import fuse_own_attention
 from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
@@ -46,8 +48,6 @@ from .roles.role import Role
 from .roles.router import RouterRole, is_router
 from .rotary_function import replace_rotary
 from .rotary_module import LengthRotary, follow_lengths
-
-_PROBE_TOKENS = 5
 
 
 class OriginalDecoder(nn.Module):
@@ -234,7 +234,7 @@ def keep_original(
 
     Raises NotProven if the model has no cache of keys and values.
     """
-    from .state_layers import convolves
+    from .state_layers import report_convolutions
 
     findings = Findings()
     findings.keep("", "decoder", str(reason))
@@ -244,26 +244,18 @@ def keep_original(
     def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
         if module in tables:
             return "latent attention", LatentAttentionRole(tables[module])
-        return _role_of(module)
+        return decoder_role_of(module)
 
-    for name in replace_modules(model, role_of, _logits, findings):
-        if is_experts(model.get_submodule(name)):
-            # Loops over experts cannot be traced: every token gathers the weights of its own.
-            model.set_experts_implementation("batched_mm")
-            findings.keep(
-                "", "experts", "not replaced: every token copies the weights of its experts"
-            )
+    replace_decoder_modules(model, role_of, findings)
     functions = ReplacedFunctions()
     attends = any(kind.attends for kind in layer_kinds(model))
-    if attends and not fuse_attention(model, _probe, findings, functions, opset):
-        fuse_own_attention(model, _probe, functions, findings)
-    replace_rotary(model, _probe, functions, findings)
-    recurrences = replace_recurrences(model, _probe, functions, findings)
+    if attends and not fuse_attention(model, run_with_cache, findings, functions, opset):
+        fuse_own_attention(model, run_with_cache, functions, findings)
+    replace_rotary(model, run_with_cache, functions, findings)
+    recurrences = replace_recurrences(model, run_with_cache, functions, findings)
     with functions.replaced():
         cached = attempt(_cached, model, recurrences)
-    convolutions = sum(state.kind == "conv_state" for state in cached.states)
-    if convolutions and convolves(model):  # proven with the whole model
-        findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=convolutions)
+    report_convolutions(model, cached.states, findings)
     position_tables = follow_positions(model, functions)
     return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
 
@@ -281,14 +273,25 @@ def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
 
     hooks = [module.register_forward_pre_hook(record, with_kwargs=True) for module in found]
     try:
-        attempt(_logits, model)
+        attempt(run_without_cache, model)
     finally:
         for hook in hooks:
             hook.remove()
     return given
 
 
-def _role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
+def replace_decoder_modules(model: Any, role_of: RoleOf, findings: Findings) -> None:
+    """Replace the modules of a model that its logits depend on and that are proven."""
+    for name in replace_modules(model, role_of, run_without_cache, findings):
+        if is_experts(model.get_submodule(name)):
+            # Loops over experts cannot be traced: every token gathers the weights of its own.
+            model.set_experts_implementation("batched_mm")
+            findings.keep(
+                "", "experts", "not replaced: every token copies the weights of its experts"
+            )
+
+
+def decoder_role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
     if is_experts(module):
         return "experts", ExpertsRole()
@@ -318,27 +321,12 @@ class Cached(NamedTuple):
     states: list[State]
 
 
-def _probe(model: Any) -> Any:
-    cache = new_cache(layer_kinds(model))
-    model(
-        input_ids=torch.arange(_PROBE_TOKENS)[None],
-        attention_mask=torch.ones(1, _PROBE_TOKENS, dtype=torch.int64),
-        use_cache=True,
-        **{cache_argument(model): cache},
-    )
-    return cache
-
-
-def _logits(model: Any) -> tuple[torch.Tensor]:
-    return (model(input_ids=torch.arange(_PROBE_TOKENS)[None], use_cache=False).logits,)
-
-
 def _cached(model: Any, recurrences: Recurrences) -> Cached:
     kinds = layer_kinds(model)
-    cache = _probe(model)
+    cache = run_with_cache(model)
     sizes = []
     for index, (keys, values, *_) in enumerate(keys_and_values(cache, kinds)):
-        if keys is None or keys.dim() != 4 or keys.shape[2] != _PROBE_TOKENS:
+        if keys is None or keys.dim() != 4 or keys.shape[2] != RUN_TOKENS:
             raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
         sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
     states = [state for state, _ in states_in(cache, kinds, summed=recurrences.replaced)]

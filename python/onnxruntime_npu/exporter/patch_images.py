@@ -13,6 +13,7 @@ from torch import nn
 
 from ..generation.patch_positions import patch_positions, patch_windows
 from .patch_windows import OneLength, WindowAttention, Windows
+from .proof import NotProven
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 
@@ -21,7 +22,8 @@ class PatchVisionPart(nn.Module):
     """The patches of one image to the features that take the place of its tokens.
 
     Where layers attend within windows, ``window`` is the rows and columns of patches of one, and
-    the model's attention is replaced by one that can.
+    the model's attention is replaced by one that can. Where layers of the text take features, too,
+    as in Qwen3-VL, ``stacked`` is their number, and their features follow those of the tokens.
     """
 
     output_names = ("image_features",)
@@ -37,6 +39,13 @@ class PatchVisionPart(nn.Module):
             self.window = int(pixels) // self.merge // int(visual.patch_size) * self.merge
             for block in visual.blocks:
                 block.attn = WindowAttention(block.attn)
+        self.stacked = len(getattr(visual, "deepstack_visual_indexes", ()))
+        self.side: int | None = getattr(visual, "num_grid_per_side", None)  # of learned positions
+        if self.side is not None and visual.interpolation_mode != "bilinear":
+            raise NotProven(
+                f"expected positions of patches between four learned ones (bilinear), got "
+                f"interpolation_mode {visual.interpolation_mode}"
+            )
         # More than a window, and no whole number of them.
         least = (self.window or 0) // self.merge
         self.grid = tuple((least + blocks) * self.merge for blocks in _BLOCKS)
@@ -56,13 +65,18 @@ class PatchVisionPart(nn.Module):
             options["window_index"] = torch.arange(count // self.merge**2)
             options["cu_window_seqlens"] = Windows(windows[0], count)
         visual = self.model.base_model.visual
-        return visual(
+        if self.side is not None:
+            learned = _learned_positions(positions, self.side, visual.interpolation_align_corners)
+            options["interp_indices"], options["interp_weights"] = learned
+        result = visual(
             pixel_values.to(visual.dtype),
             grid_thw=None,  # from which positions and lengths would be computed
             position_ids=positions,
             cu_seqlens=OneLength(count),
             **options,
-        ).pooler_output.float()
+        )
+        stacked = result.deepstack_features if self.stacked else []
+        return torch.cat([result.pooler_output, *stacked], -1).float()
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -95,6 +109,25 @@ class PatchVisionPart(nn.Module):
         if self.window is not None:
             shapes["patch_windows"] = ("windows", self.window**2)
         return shapes
+
+
+def _learned_positions(
+    places: torch.Tensor, side: int, align_corners: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the learned positions [P, 4] around places [P, 2] of a grid, and their weights.
+
+    ``side``: of the square of learned ones, over which the grid is spread as F.interpolate does.
+    """
+    counts = places.amax(0) + 1
+    if align_corners:
+        spread = places.float() * (side - 1) / (counts - 1).clamp(min=1)
+    else:
+        spread = (places.float() + 0.5) * side / counts - 0.5
+    around = spread.floor().long()[..., None] + torch.arange(2)
+    weights = 1 - (spread[..., None] - around).abs()
+    (rows, columns), (of_rows, of_columns) = around.clamp(0, side - 1).unbind(1), weights.unbind(1)
+    indices = rows[:, :, None] * side + columns[:, None, :]
+    return indices.flatten(1), (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
 
 
 def takes_patches(model: Any) -> bool:

@@ -18,8 +18,9 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from .caches.sequences import Sequences
+from .caches.step import State
 from .model_cache import LayerKind
-from .proof import NotProven
+from .proof import Findings, NotProven
 from .replaced_functions import ReplacedFunctions
 
 _CONVOLUTION, _OF_SINGLE_TOKENS = "causal_conv1d_fn", "causal_conv1d_update"
@@ -29,6 +30,13 @@ _FUSED = {None: "None", "silu": "silu", "swish": "silu"}
 def convolves(model: Any) -> bool:
     """Return whether a model's module has the functions that are replaced."""
     return hasattr(sys.modules[type(model).__module__], _CONVOLUTION)
+
+
+def report_convolutions(model: Any, states: Sequence[State], findings: Findings) -> None:
+    """Report the convolutions that the operator replaces, which are proven with the whole model."""
+    count = sum(state.kind == "conv_state" for state in states)
+    if count and convolves(model):
+        findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=count)
 
 
 class StateLayer(LinearAttentionLayer):
