@@ -16,78 +16,78 @@ GRIDS = [[1, 4, 6], [1, 2, 2], [1, 8, 4]]  # patches of three images
 VALUES = 3 * 2 * 4 * 4  # of a patch: channels, two times, rows, columns
 
 
-KINDS = ("qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.slow), "qwen3_vl", "qwen3_5")
-
-
-_FUSED = {
+_ATTENTION = {
     "npu_add_rms_norm": 4,
     "npu_fused_infer_attention_score": 2,
     "npu_rms_norm": 1,
     "npu_rotary_mul": 4,
-    "npu_swiglu": 2,
 }
-# Operators of the text: two layers, of which Qwen3-VL's normalise queries and keys, and the first
-# of Qwen3.5 keeps a state.
+_NORMED_HEADS = {"npu_rms_norm": 5}  # queries and keys of both layers
+_STATES = {  # of the first of two layers
+    "npu_chunk_gated_delta_rule": 1,
+    "npu_fused_causal_conv1d": 1,
+    "npu_fused_infer_attention_score": 1,
+    "npu_rms_norm": 3,
+    "npu_rotary_mul": 2,
+}
+_MLPS = {"npu_swiglu": 2}
+_EXPERTS = {
+    "_npu_grouped_matmul": 4,
+    "npu_moe_finalize_routing": 2,
+    "npu_moe_gating_top_k_softmax": 2,
+    "npu_moe_init_routing_v2": 2,
+}
+# Operators of the text; Qwen3.5's experts are beside one that every token has.
 FUSED = {
-    "qwen2_vl": _FUSED,
-    "qwen2_5_vl": _FUSED,
-    "qwen3_vl": _FUSED | {"npu_rms_norm": 5},
-    "qwen3_5": _FUSED
-    | {
-        "npu_chunk_gated_delta_rule": 1,
-        "npu_fused_causal_conv1d": 1,
-        "npu_fused_infer_attention_score": 1,
-        "npu_rms_norm": 3,
-        "npu_rotary_mul": 2,
-    },
+    "qwen2_vl": _ATTENTION | _MLPS,
+    "qwen2_5_vl": _ATTENTION | _MLPS,
+    "qwen3_vl": _ATTENTION | _NORMED_HEADS | _MLPS,
+    "qwen3_5": _ATTENTION | _STATES | _MLPS,
+    "qwen3_vl_moe": _ATTENTION | _NORMED_HEADS | _EXPERTS,
+    "qwen3_5_moe": _ATTENTION | _STATES | _EXPERTS | _MLPS,
+}
+_SLOW = ("qwen2_5_vl", "qwen3_vl_moe", "qwen3_5_moe")
+KINDS = [pytest.param(k, marks=pytest.mark.slow) if k in _SLOW else k for k in FUSED]
+
+# Windows of 4 x 4 patches in the first layer, which end with the image and before it.
+_WINDOWS = {"window_size": 16, "fullatt_block_indexes": [1]}
+_WIDTHS = {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
+_LEARNED = {**_WIDTHS, "num_position_embeddings": 9}  # positions between those of a 3 x 3 grid
+_STACKED = {**_LEARNED, "deepstack_visual_indexes": [0, 1]}  # features of both layers
+_DELTA = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}
+_ROUTED = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 48}
+# Settings of the vision and of the text.
+_SETTINGS = {
+    "qwen2_vl": ({"embed_dim": 32, "hidden_size": 64}, {}),
+    "qwen2_5_vl": ({**_WIDTHS, **_WINDOWS}, {}),
+    "qwen3_vl": (_STACKED, {}),
+    "qwen3_5": (_LEARNED, _DELTA),
+    "qwen3_vl_moe": (_STACKED, _ROUTED),
+    "qwen3_5_moe": (_LEARNED, {**_DELTA, **_ROUTED, "shared_expert_intermediate_size": 48}),
 }
 
 
 def tiny_model(kind):
     """Return a random model whose activations are large enough for mistakes to show."""
     torch.manual_seed(5)
-    settings = {
-        "text_config": {
-            **TEXT,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 100.0,
-                "mrope_section": [2, 3, 3],
-            },
-        },
-        "image_token_id": IMAGE_TOKEN,
-        "video_token_id": 95,
-        "vision_start_token_id": 94,
-        "vision_end_token_id": 93,
-    }
-    vision = {"depth": 2, "num_heads": 2, "patch_size": 4}
-    if kind == "qwen2_vl":
-        vision |= {"embed_dim": 32, "hidden_size": 64}
-        config = transformers.Qwen2VLConfig(vision_config=vision, **settings)
-        return enlarge(transformers.Qwen2VLForConditionalGeneration(config).eval())
-    if kind == "qwen3_vl":
-        # Positions of patches between those of a 3 x 3 grid, and features of both layers.
-        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
-        vision |= {"num_position_embeddings": 9, "deepstack_visual_indexes": [1, 0]}
-        config = transformers.Qwen3VLConfig(vision_config=vision, **settings)
-        return enlarge(transformers.Qwen3VLForConditionalGeneration(config).eval())
-    if kind == "qwen3_5":
-        vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
-        vision |= {"num_position_embeddings": 9}
-        settings["text_config"] |= {
-            "layer_types": ["linear_attention", "full_attention"],
-            "linear_num_value_heads": 4,
-            "linear_num_key_heads": 2,
-            "linear_key_head_dim": 8,
-            "linear_value_head_dim": 12,
-        }
-        config = transformers.Qwen3_5Config(vision_config=vision, **settings)
-        return enlarge(transformers.Qwen3_5ForConditionalGeneration(config).eval())
-    # Windows of 4 x 4 patches in the first layer, which end with the image and before it.
-    vision |= {"hidden_size": 32, "out_hidden_size": 64, "intermediate_size": 48}
-    vision |= {"window_size": 16, "fullatt_block_indexes": [1]}
-    config = transformers.Qwen2_5_VLConfig(vision_config=vision, **settings)
-    return enlarge(transformers.Qwen2_5_VLForConditionalGeneration(config).eval())
+    vision, text = _SETTINGS[kind]
+    sections = {"rope_type": "default", "rope_theta": 100.0, "mrope_section": [2, 3, 3]}
+    config = transformers.AutoConfig.for_model(
+        kind,
+        vision_config={"depth": 2, "num_heads": 2, "patch_size": 4, **vision},
+        text_config={**TEXT, "rope_parameters": sections, **text},
+        image_token_id=IMAGE_TOKEN,
+        video_token_id=95,
+        vision_start_token_id=94,
+        vision_end_token_id=93,
+    )
+    return enlarge(transformers.AutoModelForImageTextToText.from_config(config).eval())
 
 
 def tokens_of(grid):
