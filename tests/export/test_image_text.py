@@ -88,7 +88,8 @@ def inputs_of(model, tokens_per_image):
     rows = [[5, *image, 7, 8, *image, 9, 10], [3, *image, 4], [20, 21, 22]]
     longest = max(map(len, rows))
     pixels = torch.randn(3, 3, 16, 16, generator=generator)
-    if model.config.model_type in ("smolvlm", "idefics3"):  # as many images for each row, some of them padding
+    # As many images for each row, some of them padding.
+    if model.config.model_type in ("smolvlm", "idefics3"):
         pixels = torch.cat([pixels, torch.zeros(3, 3, 16, 16)]).unflatten(0, (3, 2))
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
     kinds = {"token_type_ids": (ids == IMAGE_TOKEN).long()}
