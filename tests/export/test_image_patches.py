@@ -23,7 +23,7 @@ _ATTENTION = {
     "npu_rotary_mul": 4,
 }
 _NORMED_HEADS = {"npu_rms_norm": 5}  # queries and keys of both layers
-_STATES = {  # of the first of two layers
+_STATES = {  # where the first of two layers keeps them
     "npu_chunk_gated_delta_rule": 1,
     "npu_fused_causal_conv1d": 1,
     "npu_fused_infer_attention_score": 1,

@@ -42,17 +42,11 @@ FORCED = [12, IMAGE_TOKEN, 20]  # in a reply, the token has no image
 def tiny_model(kind):
     """Return a random model whose activations are large enough for mistakes to show."""
     torch.manual_seed(5)
-    if kind == "smolvlm":
-        vision = {**VISION, "patch_size": 4}
-        config = transformers.SmolVLMConfig(
-            vision_config=vision, text_config=TEXT, image_token_id=IMAGE_TOKEN
-        )
-        return enlarge(transformers.SmolVLMForConditionalGeneration(config).eval())
-    if kind in ("internvl", "idefics3"):
+    if kind in ("idefics3", "internvl", "smolvlm"):
         config = transformers.AutoConfig.for_model(
             kind,
             vision_config={**VISION, "patch_size": 4},
-            text_config={"model_type": "qwen2", **TEXT},
+            text_config={**TEXT},
             image_token_id=IMAGE_TOKEN,
         )
         return enlarge(transformers.AutoModelForImageTextToText.from_config(config).eval())

@@ -16,16 +16,8 @@ import torch
 from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
-from .caches.step import CacheSizes, State
-from .model_cache import (
-    RUN_TOKENS,
-    filled_cache,
-    keys_and_values,
-    layer_kinds,
-    run_with_cache,
-    state_tensors,
-    states_in,
-)
+from .caches.step import State
+from .model_cache import cached_by, keys_and_values, state_tensors
 from .patch_images import PatchVisionPart, takes_patches, token_positions
 from .proof import NotProven, compare
 from .recurrences import Recurrences
@@ -136,16 +128,10 @@ class TextPart(nn.Module):
         self, model: Any, functions: ReplacedFunctions, recurrences: Recurrences, stacked: int
     ) -> None:
         """Take what is replaced, and the number of layers that take features of images, too."""
-        from .state_layers import growing_layer
-
         super().__init__()
         self.model = model
         self.functions = functions
         self._recurrences = recurrences
-        self._kinds, self._with_states = layer_kinds(model), growing_layer(model)
-        self.cached_layers = [i for i, kind in enumerate(self._kinds) if kind.attends]
-        self.sizes: list[CacheSizes] = []
-        self.states: list[State] = []
         self.embedded = int(model.get_input_embeddings().weight.shape[-1])
         self.size = self.embedded * (1 + stacked)
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
@@ -158,16 +144,15 @@ class TextPart(nn.Module):
         # In time, rows and columns, where images are grids of patches.
         self.axes = [3] if takes_patches(model) else []
         with functions.replaced():
-            cache = run_with_cache(model)
-        for key, value, *_ in keys_and_values(cache, self._kinds):
-            if key is None or key.dim() != 4 or key.shape[2] != RUN_TOKENS:
-                raise NotProven("expected a cache of keys [B, N, T, D] of every token")
-            self.sizes.append(CacheSizes(key.shape[1], key.shape[3], value.shape[3]))
-        found = states_in(cache, self._kinds, summed=recurrences.replaced)
-        self.states = [state for state, _ in found]
+            self._cached = cached_by(model, summed=recurrences.replaced)
+
+    @property
+    def states(self) -> list[State]:
+        """Those that layers keep in the place of earlier tokens."""
+        return self._cached.states
 
     def _names(self, prefix: str) -> list[str]:
-        cached = [f"{i}.{kind}" for i in self.cached_layers for kind in ("key", "value")]
+        cached = [f"{i}.{kind}" for i in self._cached.attending for kind in ("key", "value")]
         return [f"{prefix}.{name}" for name in [*cached, *(state.name for state in self.states)]]
 
     @property
@@ -191,11 +176,10 @@ class TextPart(nn.Module):
         """
         embeds, mask, positions, *others = inputs
         kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
-        split = 2 * len(self.sizes)
+        split = 2 * len(self._cached.sizes)
         pairs = list(zip(past[:split:2], past[1:split:2], strict=True))
-        given = filled_cache(self._kinds, pairs, self.states, past[split:], self._with_states)
-        logits, cache = self._logits(embeds, mask, positions, kinds, given)
-        present = keys_and_values(cache, self._kinds)
+        logits, cache = self._logits(embeds, mask, positions, kinds, pairs, past[split:])
+        present = keys_and_values(cache, self._cached.kinds)
         return (
             logits[:, -1:].float(),
             *(tensor for layer in present for tensor in (layer.key, layer.value)),
@@ -208,16 +192,15 @@ class TextPart(nn.Module):
         mask: torch.Tensor,
         positions: torch.Tensor,
         kinds: list[torch.Tensor],
-        cache: Any,
+        past: list[tuple[torch.Tensor, torch.Tensor]],
+        states: list[torch.Tensor],
     ) -> tuple[torch.Tensor, Any]:
-        from .state_layers import StateLayer, convolved
+        from .state_layers import growing_cache
 
-        layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
         embeds, *stacked = embeds.to(self._dtype).split(self.embedded, -1)
         with (
             self.functions.replaced(),
-            self._recurrences.reading(cache),
-            convolved(self.model, layers, None),
+            growing_cache(self.model, self._cached, past, states, self._recurrences) as cache,
             _given_features(self.model.get_decoder(), stacked),
         ):
             logits = self.model(
@@ -239,12 +222,12 @@ class TextPart(nn.Module):
         """Return zeroed keys and values of ``length`` tokens for every layer, and states."""
         cached = [
             torch.zeros((batch, sizes.heads, length, size), dtype=self._dtype)
-            for sizes in self.sizes
+            for sizes in self._cached.sizes
             for size in (sizes.key, sizes.value)
         ]
         states = [
-            torch.zeros((batch, *s.shape), dtype=torch.float32 if s.summed else self._dtype)
-            for s in self.states
+            torch.zeros((batch, *state.shape), dtype=state.dtype(self._dtype))
+            for state in self.states
         ]
         return [*cached, *states]
 
@@ -266,7 +249,7 @@ class TextPart(nn.Module):
             **{name: ("batch", "total") for name in self.kinds},
             "logits": ("batch", 1, self.vocabulary),
         }
-        for i, sizes in zip(self.cached_layers, self.sizes, strict=True):
+        for i, sizes in zip(self._cached.attending, self._cached.sizes, strict=True):
             for kind, size in (("key", sizes.key), ("value", sizes.value)):
                 shapes[f"past_key_values.{i}.{kind}"] = ("batch", sizes.heads, "past", size)
                 shapes[f"present.{i}.{kind}"] = ("batch", sizes.heads, "total", size)

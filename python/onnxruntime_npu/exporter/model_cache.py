@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .caches.step import LayerCache, State
+from .caches.step import CacheSizes, LayerCache, State
 from .proof import NotProven
 
 RUN_TOKENS = 5  # of a model that is run to be observed
@@ -24,6 +24,19 @@ class LayerKind(NamedTuple):
 
 
 ATTENDING = LayerKind(attends=True, states=0)
+
+
+class Cached(NamedTuple):
+    """What the layers of a model keep."""
+
+    kinds: list[LayerKind]
+    sizes: list[CacheSizes]  # of those with keys and values
+    states: list[State]
+
+    @property
+    def attending(self) -> list[int]:
+        """The layers with keys and values."""
+        return [i for i, kind in enumerate(self.kinds) if kind.attends]
 
 
 def layer_kinds(model: Any) -> list[LayerKind]:
@@ -127,6 +140,20 @@ def run_with_cache(model: Any) -> Any:
     return cache
 
 
+def cached_by(model: Any, *, summed: bool) -> Cached:
+    """Return what a run leaves in a cache; raises NotProven if that is not of every token.
+
+    ``summed``: whether recurrent states come from a recurrence, and not from the last token alone.
+    """
+    kinds, cache = layer_kinds(model), run_with_cache(model)
+    sizes = []
+    for index, (keys, values, *_) in enumerate(keys_and_values(cache, kinds)):
+        if keys is None or keys.dim() != 4 or keys.shape[2] != RUN_TOKENS:
+            raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
+        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
+    return Cached(kinds, sizes, _states_in(cache, kinds, summed=summed))
+
+
 def run_without_cache(model: Any) -> tuple[torch.Tensor]:
     """Run a model on RUN_TOKENS tokens; return their logits."""
     return (model(input_ids=torch.arange(RUN_TOKENS)[None], use_cache=False).logits,)
@@ -147,13 +174,7 @@ def keys_and_values(cache: Any, kinds: Sequence[LayerKind]) -> list[LayerCache]:
     return [LayerCache(layer.keys, layer.values) for layer in _attending(cache, kinds)]
 
 
-def states_in(
-    cache: Any, kinds: Sequence[LayerKind], *, summed: bool
-) -> list[tuple[State, torch.Tensor]]:
-    """Return the states that a run has left in a cache, and their tensors.
-
-    ``summed``: whether recurrent ones come from a recurrence, and not from the last token alone.
-    """
+def _states_in(cache: Any, kinds: Sequence[LayerKind], *, summed: bool) -> list[State]:
     found = []
     for index, (layer, kind) in enumerate(zip(cache.layers, kinds, strict=True)):
         for place in range(kind.states):
@@ -161,7 +182,7 @@ def states_in(
                 tensor = getattr(layer, f"{name}s")[place]
                 if tensor is not None:
                     sums = summed and name == "recurrent_state"
-                    found.append((State(index, name, place, tuple(tensor.shape[1:]), sums), tensor))
+                    found.append(State(index, name, place, tuple(tensor.shape[1:]), sums))
     return found
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
@@ -19,18 +19,16 @@ from ..converters.quantized_experts import is_experts
 from .arguments import DEFAULT_OPSET
 from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
-from .caches.step import CacheSizes, LayerCache, State, Step
+from .caches.step import LayerCache, Step
 from .model_cache import (
-    RUN_TOKENS,
-    LayerKind,
+    Cached,
     cache_argument,
-    filled_cache,
+    cached_by,
     keys_and_values,
     layer_kinds,
     run_with_cache,
     run_without_cache,
     state_tensors,
-    states_in,
 )
 from .module_replacement import RoleOf, convert_weights, replace_modules
 from .own_attention import fuse_own_attention
@@ -66,9 +64,10 @@ class OriginalDecoder(nn.Module):
         self.functions = functions  # that the model calls in the place of its own
         self._recurrences = recurrences
         self._tables = tables
-        self._kinds, self.cache_sizes, self.states = cached
-        self.layer_count = len(self._kinds)
-        self.cached_layers = [i for i, kind in enumerate(self._kinds) if kind.attends]
+        self._cached = cached
+        self.cache_sizes, self.states = cached.sizes, cached.states
+        self.layer_count = len(cached.kinds)
+        self.cached_layers = cached.attending
         heads = self.cache_sizes[0].heads if self.cache_sizes else 0
         self.heads = int(getattr(model.config, "num_attention_heads", heads))
         self._maskings: dict[int, Masking | None] = {}
@@ -122,15 +121,14 @@ class OriginalDecoder(nn.Module):
         self, input_ids: torch.Tensor, positions: torch.Tensor, step: DynamicStep, past: Any
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with transformers' growing cache and masks."""
-        from .state_layers import StateLayer, convolved, growing_layer
+        from .state_layers import growing_cache
 
-        cache = filled_cache(self._kinds, past, self.states, step.states, growing_layer(self.model))
-        layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
         mask = self._padding(input_ids, step, past)
-        with self._recurrences.reading(cache), convolved(self.model, layers, None):
+        given = growing_cache(self.model, self._cached, past, step.states, self._recurrences)
+        with given as cache:
             logits = self._logits(input_ids, positions, cache, mask)
         step.states = state_tensors(cache, self.states)
-        return logits, keys_and_values(cache, self._kinds)
+        return logits, keys_and_values(cache, self._cached.kinds)
 
     @staticmethod
     def _padding(input_ids: torch.Tensor, step: DynamicStep, past: Any) -> torch.Tensor:
@@ -163,7 +161,13 @@ class OriginalDecoder(nn.Module):
         if self.states and isinstance(step, DynamicStep):
             mask = self._padding(input_ids, step, past)
         shared = SharedStep(
-            step, self._kinds, past, self.states, self._maskings, context, convolves(self.model)
+            step,
+            self._cached.kinds,
+            past,
+            self.states,
+            self._maskings,
+            context,
+            convolves(self.model),
         )
         reading = self._recurrences.reading(shared.cache, step.sequences)
         convolving = convolved(self.model, shared.state_layers, step.sequences)
@@ -254,7 +258,7 @@ def keep_original(
     replace_rotary(model, run_with_cache, functions, findings)
     recurrences = replace_recurrences(model, run_with_cache, functions, findings)
     with functions.replaced():
-        cached = attempt(_cached, model, recurrences)
+        cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))
     report_convolutions(model, cached.states, findings)
     position_tables = follow_positions(model, functions)
     return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
@@ -311,23 +315,3 @@ def decoder_role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     ):
         return "norm", NormRole(adds_residual=False)
     return None
-
-
-class Cached(NamedTuple):
-    """What the layers of a model keep."""
-
-    kinds: list[LayerKind]
-    sizes: list[CacheSizes]  # of those with keys and values
-    states: list[State]
-
-
-def _cached(model: Any, recurrences: Recurrences) -> Cached:
-    kinds = layer_kinds(model)
-    cache = run_with_cache(model)
-    sizes = []
-    for index, (keys, values, *_) in enumerate(keys_and_values(cache, kinds)):
-        if keys is None or keys.dim() != 4 or keys.shape[2] != RUN_TOKENS:
-            raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
-        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
-    states = [state for state, _ in states_in(cache, kinds, summed=recurrences.replaced)]
-    return Cached(kinds, sizes, states)

@@ -19,8 +19,9 @@ from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, Linea
 
 from .caches.sequences import Sequences
 from .caches.step import State
-from .model_cache import LayerKind
+from .model_cache import Cached, LayerKind, filled_cache
 from .proof import Findings, NotProven
+from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
 
 _CONVOLUTION, _OF_SINGLE_TOKENS = "causal_conv1d_fn", "causal_conv1d_update"
@@ -74,7 +75,7 @@ class GrowingStateLayer(  # type: ignore[misc, override]
     """States beside keys and values that grow by concatenation."""
 
 
-def growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
+def _growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
     """Return what makes the layers of a growing cache of a model that have states."""
     convolved = convolves(model)
 
@@ -82,6 +83,24 @@ def growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
         return (GrowingStateLayer if kind.attends else StateLayer)(kind.states, convolved)
 
     return layer
+
+
+@contextmanager
+def growing_cache(
+    model: Any,
+    cached: Cached,
+    past: Sequence[Sequence[torch.Tensor]],
+    states: Sequence[torch.Tensor],
+    recurrences: Recurrences,
+) -> Iterator[Any]:
+    """Yield a cache of transformers, which a run of the model inside lets grow.
+
+    ``past``: keys and values [B, N, T, D] of the layers that attend.
+    """
+    cache = filled_cache(cached.kinds, past, cached.states, states, _growing_layer(model))
+    layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
+    with recurrences.reading(cache), convolved(model, layers, None):
+        yield cache
 
 
 @contextmanager

@@ -82,12 +82,9 @@ class Interface(nn.Module):
 
     def _zero_states(self, rows: int) -> list[torch.Tensor]:
         return [
-            torch.zeros((rows, *self._state_shape(state)), dtype=self._state_dtype(state))
+            torch.zeros((rows, *self._state_shape(state)), dtype=state.dtype(self.decoder.dtype))
             for state in self.decoder.states
         ]
-
-    def _state_dtype(self, state: State) -> torch.dtype:
-        return torch.float32 if state.summed else self.decoder.dtype
 
     def example(self) -> tuple[Any, ...]:
         """Return arguments to trace with."""

@@ -43,6 +43,10 @@ class State(NamedTuple):
         """The end of the name of its input and output."""
         return f"{self.layer}.{self.kind}" + (f".{self.place}" if self.place else "")
 
+    def dtype(self, floats: torch.dtype) -> torch.dtype:
+        """Return the dtype of a state of a model whose activations are ``floats``."""
+        return torch.float32 if self.summed else floats
+
 
 class LayerCache(NamedTuple):
     """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
