@@ -7,7 +7,7 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 import torch
 from onnx_ir import tensor_adapters
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from ..errors import ExportError
 from ..onnx_models import saving
@@ -131,11 +132,26 @@ def onnx_model_of(
     else:
         grouped = (*dynamic[:listed_from], dynamic[listed_from:])
     program = trace(part, example, None, grouped)
+    _check_dimensions(program.program, part.input_names, shapes)
     names = list(part.input_names), list(part.output_names)
     model = to_onnx(program, opset, *names, dtype=dtype)
     name_dimensions(model.graph, shapes)
     tidy(model.graph)
     return model
+
+
+def _check_dimensions(
+    program: torch.export.ExportedProgram, names: Sequence[str], shapes: dict[str, Any]
+) -> None:
+    """Raise ExportError if the code of a model has fixed a size that varies to the example's."""
+    nodes = {node.name: node for node in program.graph.nodes}
+    for name, given in zip(names, program.graph_signature.user_inputs, strict=True):
+        for size, wanted in zip(nodes[str(given)].meta["val"].shape, shapes[name], strict=True):
+            if isinstance(wanted, str) and is_concrete_int(size):
+                raise ExportError(
+                    f"{name} expected {wanted!r} of any size, got {size} only: the model's code "
+                    f"reads it as a number, as len(x) does in the place of x.shape[0]"
+                )
 
 
 def _put_weights(graph: ir.Graph, traced: Traced) -> None:
