@@ -120,7 +120,7 @@ def quantized_layers(
             f"[quantize_weights] expected a static_error of at least 0, got {static_error}"
         )
     named = [(name, layer) for name, layer in model.named_modules() if not _skipped(name, skip)]
-    linear = {name: layer for name, layer in named if isinstance(layer, torch.nn.Linear)}
+    linear = {name: layer for name, layer in named if is_linear(layer)}
     for each in linear.values():
         chosen.check_dtype(each.weight.dtype)
     layers: dict[str, torch.nn.Module] = {**linear} | {
@@ -143,6 +143,11 @@ def quantized_layers(
     left = {name: layer for name, layer in layers.items() if name not in rounded}
     for name, layer in progress(left.items(), f"Quantising to {scheme}", "layer"):
         yield name, _quantized(name, layer, chosen, group_size, inner_precise, scales)
+
+
+def is_linear(layer: torch.nn.Module) -> bool:
+    """Whether a layer is linear, and no class of its own that multiplies in another way."""
+    return isinstance(layer, torch.nn.Linear) and type(layer).forward is torch.nn.Linear.forward
 
 
 def _skipped(name: str, skip: Collection[str]) -> bool:

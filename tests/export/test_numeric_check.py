@@ -68,6 +68,14 @@ def test_passages_fit_vocabulary_and_context(vocabulary, context):
     assert len(passages.open_prompts[0]) + passages.following.shape[1] <= context
 
 
+def test_random_ids_are_any_but_that_of_padding():
+    """Its embedding is zero, so that all experts and all keys of an indexer have equal scores."""
+    padding = 3
+    passages = Passages.of(None, 5, 64, padding)
+    ids = {token for row in [*passages.prompts, *passages.following.tolist()] for token in row}
+    assert ids == {0, 1, 2, 4}
+
+
 def test_the_reference_is_what_transformers_computes(reference):
     model, passages = tiny_model("llama"), reference.passages
     row, prompt = 3, passages.prompts[3]

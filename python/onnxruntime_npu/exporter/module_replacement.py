@@ -98,6 +98,7 @@ def convert_weights(model: Any, dtype: torch.dtype) -> None:
     Buffers stay, such as rotary frequencies, but for tables that transformers makes in the dtype of
     the model, such as sinusoidal positions, which are added to embeddings.
     """
+    # Those of one part: DeepSeek-V4's code does not convert activations for what others name.
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
         names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())

@@ -177,7 +177,7 @@ def quantize(
     except ValueError as error:
         raise ExportError(str(error)) from error
     if quant_head:
-        _quantize_head(interface, scheme, inner_precise)
+        _quantize_head(interface, scheme, inner_precise, findings)
     _record_operators(interface, findings, shared)
     if SCHEMES[scheme].activation != "static":
         return []
@@ -188,12 +188,21 @@ def quantize(
     ]
 
 
-def _quantize_head(interface: Interface, scheme: str, inner_precise: int) -> None:
-    """Round the head to int8; its input as the scheme rounds those of projections, per token."""
+def _quantize_head(
+    interface: Interface, scheme: str, inner_precise: int, findings: Findings
+) -> None:
+    """Round the head to int8; its input as the scheme rounds those of projections, per token.
+
+    One that the model keeps in float32 stays, and is listed.
+    """
     from ..converters import SCHEMES
     from ..converters.quantized_linear import IntegerLinear, WeightOnlyLinear
 
     chosen = SCHEMES.get(scheme)
+    weight = interface.decoder.head_weight
+    if weight is not None and weight.dtype != interface.decoder.dtype:
+        findings.keep("", "head", "not quantised: the model keeps it more exact than others")
+        return
 
     def rounded(head: nn.Linear) -> nn.Module:
         if chosen is None or chosen.activation == FLOAT:
@@ -264,7 +273,7 @@ def keep_integers(
             layouts.update((stored.up.layout, stored.down.layout))
     restore_floats(interface)
     if quant_head:
-        _quantize_head(interface, KEEP, inner_precise)
+        _quantize_head(interface, KEEP, inner_precise, findings)
     _record_operators(interface, findings)
     return dict(layouts)
 
@@ -302,10 +311,15 @@ def _skipped(
     So do those that are not in ``called``, if given: Mamba's code multiplies by the weights of some
     layers itself.
     """
+    from ..converters.quantize_weights import is_linear
+
     decoder = interface.decoder
     skipped = []
     for name, module in interface.named_modules():
         if not isinstance(module, nn.Linear):
+            continue
+        if not is_linear(module):
+            findings.keep(name, "linear", "not quantised: its forward pass is its own")
             continue
         sizes = (module.in_features, module.out_features)
         if module.weight is decoder.head_weight or _routes(interface, name):
@@ -313,11 +327,23 @@ def _skipped(
         elif called is not None and name not in called:
             findings.keep(name, "linear", "not quantised: the model reads its weight itself")
             skipped.append(name)
+        elif keeps_exact(getattr(decoder, "model", None), name):
+            findings.keep(
+                name, "linear", "not quantised: the model keeps it more exact than others"
+            )
+            skipped.append(name)
         elif not fits(module, scheme) or module.weight.dtype != decoder.dtype:
             why = f"{sizes[0]} x {sizes[1]} of {module.weight.dtype} does not fit {scheme}"
             findings.keep(name, "linear", f"not quantised: {why}")
             skipped.append(name)
     return skipped
+
+
+def keeps_exact(model: Any, name: str) -> bool:
+    """Whether a model of transformers keeps a layer of this name in float32 in some precision."""
+    names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
+    names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+    return any(f".{entry}." in f".{name}." for entry in names)
 
 
 def fits(module: nn.Linear, scheme: str) -> bool:

@@ -13,7 +13,7 @@ from transformers.pytorch_utils import Conv1D
 from ..errors import ArgumentError, ExportError
 from .module_replacement import Probe, contributing_calls
 from .proof import Findings
-from .quantization import NONE, check_scheme, fits
+from .quantization import NONE, check_scheme, fits, keeps_exact
 from .roles.linear import replace_by_torch
 
 _ROUNDING = "npu_dynamic_quant"
@@ -125,7 +125,7 @@ def _files_of(
     if not files or module.weight is getattr(embeddings, "weight", None):
         return []
     why = None
-    if set(getattr(model, "_keep_in_fp32_modules", None) or ()) & set(name.split(".")):
+    if keeps_exact(model, name):
         why = "the model keeps it more exact than others"
     elif not fits(module, scheme):
         why = f"{module.in_features} x {module.out_features} does not fit {scheme}"

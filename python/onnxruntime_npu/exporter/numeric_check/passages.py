@@ -41,11 +41,19 @@ class Passages:
         return self.source == _SHIPPED
 
     @staticmethod
-    def of(tokenizer: Any | None, vocabulary: int, context: int) -> Passages:
-        """Return passages that fit a context, of text if the tokenizer's ids are in range."""
+    def of(
+        tokenizer: Any | None, vocabulary: int, context: int, padding: int | None = None
+    ) -> Passages:
+        """Return passages that fit a context, of text if the tokenizer's ids are in range.
+
+        Random ids are any but ``padding``, whose embedding is often zero: of equal scores that
+        follow from it, as those of experts, rounding chooses.
+        """
         ids, prefix, source = _text_ids(tokenizer, vocabulary)
         if ids is None:
-            ids = np.random.default_rng(5).integers(0, vocabulary, 16 * _LONGEST)
+            left_out = [] if padding is None else [padding]
+            known = np.delete(np.arange(vocabulary), left_out)
+            ids = np.random.default_rng(5).choice(known, 16 * _LONGEST)
         length = max(2, min(_LONGEST, context))
         new = length // 2
         starts = np.linspace(0, len(ids) - length, _ROWS, dtype=np.int64)

@@ -39,7 +39,8 @@ class Reference:
         """Run a transformers causal language model in float32."""
         context = getattr(model.config, "max_position_embeddings", None) or _LONGEST_CONTEXT
         vocabulary = model.get_input_embeddings().weight.shape[0]
-        passages = Passages.of(tokenizer, vocabulary, int(context))
+        padding = model.get_input_embeddings().padding_idx
+        passages = Passages.of(tokenizer, vocabulary, int(context), padding)
         new = passages.following.shape[1]
         # The prefill's, the first over a filled cache, one in the middle, and the last.
         sampled = sorted({0, min(1, new - 1), new // 2, new - 1})
