@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from .caches.sequences import Sequences
+from .lightning_attention import replace_lightning_attention
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed_calls
 
@@ -234,6 +235,7 @@ def replace_recurrences(
 ) -> Recurrences:
     """Add the proven replacements to ``functions``; ``run`` runs the model once."""
     recurrences = Recurrences()
+    replace_lightning_attention(model, recurrences, functions, findings)
     module = sys.modules[type(model).__module__]
     for form in _FORMS:
         if not hasattr(module, form.name):

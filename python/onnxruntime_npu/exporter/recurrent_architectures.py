@@ -137,6 +137,17 @@ RECURRENT = tuple(
             },
         ),
         (
+            "minimax",
+            f"sums that decay, or attention, {ROUTED}",
+            {
+                **TOKENS,
+                "head_dim": 16,
+                "block_size": 4,
+                "num_local_experts": 4,
+                "layer_types": ["linear_attention", "full_attention"],
+            },
+        ),
+        (
             "nemotron_h",
             "Mamba-2, attention or ReLU² MLP",
             {

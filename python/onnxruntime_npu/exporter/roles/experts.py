@@ -90,6 +90,30 @@ class RoutedExperts(nn.Module):
         return rest.act_fn(gate) * up
 
 
+class ExpertsBesideIdentities(nn.Module):
+    """Experts of which those behind the last return their tokens as they are, as in LongCat."""
+
+    def __init__(self, experts: RoutedExperts, identities: int) -> None:
+        super().__init__()
+        self.experts = experts
+        self.total = experts.total + identities
+
+    @property
+    def up(self) -> torch.Tensor:
+        """The weights before the activation, [E, in, out]."""
+        return self.experts.up
+
+    def forward(
+        self, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Transform hidden_states [tokens, H] by experts [tokens, k] with weights [tokens, k]."""
+        weighted = top_k_index < self.experts.total
+        of_experts = torch.where(weighted, top_k_weights, 0.0)
+        transformed = self.experts(hidden_states, torch.where(weighted, top_k_index, 0), of_experts)
+        kept = (top_k_weights - of_experts).sum(-1, keepdim=True)
+        return transformed + hidden_states * kept.to(hidden_states.dtype)
+
+
 class ExpertsParts(NamedTuple):
     """The weights of experts as [E, in, out], their biases, and the module without them."""
 
@@ -99,9 +123,10 @@ class ExpertsParts(NamedTuple):
     down_bias: torch.Tensor | None
     rest: nn.Module
     stored: StoredExperts | None = None  # the integers of the checkpoint, if it has any
+    identities: int = 0  # further experts, which return their tokens
 
 
-class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
+class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
     """Experts, of which a router chooses a few for every token."""
 
     def match(self, original: nn.Module) -> ExpertsParts:
@@ -114,24 +139,28 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
             raise NotProven("expected experts without a norm of their own")
         up, down = first_name(original), "down_proj"
         transposed = getattr(original, "is_transposed", False)
+        count = original.get_parameter(down).shape[0]
+        has_identities = hasattr(original, "identity_expert")
+        identities = int(getattr(original, "total_experts", count)) - count if has_identities else 0
 
         def weight(name: str) -> torch.Tensor:
-            found = getattr(original, name).detach()
+            found = original.get_parameter(name).detach()[:count]  # others are of identities
             return found if transposed else found.transpose(1, 2).contiguous()
 
         without = {id(parameter): None for parameter in original.parameters()}
         rest = copy.deepcopy(original, without)
         biases = bias_of(original, up), bias_of(original, down)
         stored: StoredExperts | None = getattr(original, "stored", None)
-        return ExpertsParts(weight(up), weight(down), *biases, rest, stored)
+        return ExpertsParts(weight(up), weight(down), *biases, rest, stored, identities)
 
-    def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts]:
+    def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts | ExpertsBesideIdentities]:
         """Yield the experts as grouped matmuls."""
-        yield RoutedExperts(parts)
+        routed = RoutedExperts(parts)
+        yield ExpertsBesideIdentities(routed, parts.identities) if parts.identities else routed
 
-    def prove(self, original: Any, built: RoutedExperts) -> float:
+    def prove(self, original: Any, built: RoutedExperts | ExpertsBesideIdentities) -> float:
         """Compare with tokens that are routed to a random half of the experts."""
-        count, size = built.up.shape[:2]
+        count, size = built.total, built.up.shape[1]
         x = torch.randn(BATCH * NEW, size)
         x = spread_to(x, torch.matmul(x, built.up), 2.0)
         chosen = torch.rand(len(x), count).argsort(dim=-1)[:, : max(1, count // 2)]
@@ -139,7 +168,11 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts]):
         return compare(original(x, chosen, weights), built(x, chosen, weights), "output")
 
     def report(
-        self, findings: Findings, site: str, built: RoutedExperts, difference: float
+        self,
+        findings: Findings,
+        site: str,
+        built: RoutedExperts | ExpertsBesideIdentities,
+        difference: float,
     ) -> None:
         """Record the nodes of routing and of the grouped matmuls."""
         findings.replaced("npu_moe_init_routing_v2", difference)
