@@ -13,7 +13,7 @@ import torch
 import transformers
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
-from onnxruntime_npu.exporter.architectures import ARCHITECTURES, ORIGINAL, REBUILT
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, INDEXED, ORIGINAL, REBUILT
 from onnxruntime_npu.generation import CausalLM
 
 from .conftest import (
@@ -47,6 +47,8 @@ REPEATED_KINDS = (
     "apertus",
     "arcee",
     "aria_text",
+    "axk1",
+    "axk2",
     "bailing_hybrid",
     "bamba",
     "bart",
@@ -62,6 +64,7 @@ REPEATED_KINDS = (
     "diffllama",
     "doge",
     "dots1",
+    "dots3_note_text",
     "ernie4_5",
     "ernie4_5_moe",
     "exaone4",
@@ -69,11 +72,13 @@ REPEATED_KINDS = (
     "falcon-groups",
     "falcon_mamba",
     "flex_olmo",
+    "flint",
     "gemma",
     "gemma4_text",
     "glm",
     "glm4_moe",
     "glm4_moe_lite",
+    "glm_moe_dsa",
     "gpt_bigcode",
     "gpt_neo",
     "gpt_neox",
@@ -87,17 +92,21 @@ REPEATED_KINDS = (
     "hunyuan_v1_dense",
     "hunyuan_v1_moe",
     "hy_v3",
+    "hy_v4",
     "hyperclovax",
     "jais2",
     "jamba",
     "jetmoe",
+    "kolibri1",
     "laguna",
     "lfm2_moe",
     "lfm3",
+    "longcat_flash",
     "mamba2",
     "mellum",
     "mimo_v2_flash",
     "minicpm3",
+    "minimax",
     "minimax_m2",
     "ministral",
     "ministral3",
@@ -116,6 +125,7 @@ REPEATED_KINDS = (
     "qwen3_5_text",
     "qwen3_moe",
     "roberta",
+    "seed_oss",
     "smollm3",
     "solar_open",
     "stablelm",
@@ -128,6 +138,7 @@ REPEATED_KINDS = (
 # Kinds of which one part differs from those left, which the tests of roles show by itself: an
 # export of each takes ten seconds and more on slow machines.
 SLOW_KINDS = (
+    "deepseek_v4",
     "gemma3n_text",
     "glm4",
     "gptj",
@@ -159,7 +170,11 @@ PAGED = ("gemma3_text", "deepseek_v3")
 REBUILT_STATIC = ("llama", "mistral", "mixtral", "qwen3")
 REPEATED = {
     *((a.model_type, "paged") for a in ARCHITECTURES if a.model_type not in PAGED),
-    *((a.model_type, "static") for a in ORIGINAL if a.model_type not in KINDS_OF_ATTENTION),
+    *(
+        (a.model_type, "static")
+        for a in (*ORIGINAL, *INDEXED)
+        if a.model_type not in KINDS_OF_ATTENTION
+    ),
     *((a.model_type, "static") for a in REBUILT if a.model_type not in REBUILT_STATIC),
     *((kind, cache) for kind in REPEATED_KINDS for cache in ("dynamic", "static", "paged")),
     ("llama-tied", "static"),
@@ -187,7 +202,7 @@ def empty_past(session, rows):
     """Return growing caches without tokens, and states of zeros."""
     return {
         value.name: np.zeros(
-            [rows, *(0 if d == "past" else d for d in value.shape[1:])], np.float32
+            [rows, *(0 if isinstance(d, str) else d for d in value.shape[1:])], np.float32
         )
         for value in session.get_inputs()
         if value.name.startswith("past")

@@ -210,3 +210,15 @@ def test_layers_that_do_not_fill_words_stay_floats(tmp_path):
     report = export_causal_lm(model, tmp_path, dtype="bfloat16", quant="w4a8", check=False)
     assert {entry["site"].rsplit(".", 1)[1] for entry in report.kept} == {"down"}
     assert all("113 x 64" in entry["reason"] for entry in report.kept)
+
+
+def test_layers_of_another_kind_stay_floats(tmp_path):
+    """DeepSeek-V4's grouped projection is a Linear whose forward pass is not Linear's own."""
+    report = export_causal_lm(
+        tiny_model("deepseek_v4"), tmp_path / "model", dtype="bfloat16", quant="w8a16", check=False
+    )
+    reasons = {part["site"].rpartition(".")[2]: part["reason"] for part in report.kept}
+    assert reasons["o_a_proj"] == "not quantised: its forward pass is its own"
+    exact = "not quantised: the model keeps it more exact than others"
+    assert reasons["weights_proj"] == reasons["gate_proj"] == exact
+    assert report.gaps == [] and report.replaced["npu_weight_quant_batchmatmul"]["emitted"] > 0

@@ -32,4 +32,13 @@ LATENT = {
     "v_head_dim": 12,
     "num_key_value_heads": 4,
 }
+GROUPED = {
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 GRANITE = {**TOKENS, "num_local_experts": 4, "num_experts_per_tok": 2}

@@ -13,6 +13,7 @@ from typing import Any
 from .architecture import (
     EXPERTS,
     GRANITE,
+    GROUPED,
     GROWING,
     LATENT,
     ROUTED,
@@ -20,20 +21,12 @@ from .architecture import (
     TOKENS,
     Architecture,
 )
+from .indexed_architectures import INDEXED
 from .recurrent_architectures import RECURRENT
 
 _WINDOWS: dict[str, Any] = {
     "layer_types": ["sliding_attention", "full_attention"],
     "sliding_window": 4,
-}
-_GROUPED = {
-    "n_routed_experts": 4,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 48,
-    "n_group": 2,
-    "topk_group": 1,
-    "first_k_dense_replace": 1,
 }
 _ROUTED_FEW = {**TOKENS, **EXPERTS, "head_dim": 16}
 _TOWER = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
@@ -60,7 +53,7 @@ REBUILT = (
     Architecture(
         "dots1",
         f"{ROUTED} and a shared expert, norms of queries and keys",
-        {**TOKENS, **_GROUPED, "head_dim": 16},
+        {**TOKENS, **GROUPED, "head_dim": 16},
     ),
     Architecture(
         "exaone_moe",
@@ -77,7 +70,7 @@ REBUILT = (
     Architecture(
         "glm4_moe",
         "partial rotation, grouped routing and a shared expert",
-        {**_GROUPED, "head_dim": 16},
+        {**GROUPED, "head_dim": 16},
     ),
     Architecture(
         "hy_v3",
@@ -128,11 +121,14 @@ REBUILT = (
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{ROUTED}, norms of queries and keys", EXPERTS),
+    Architecture(
+        "seed_oss", "bias of query, key and value, head size of its own", {**TOKENS, "head_dim": 16}
+    ),
     Architecture("smollm3", "layers without rotation", TOKENS),
     Architecture(
         "solar_open",
         "grouped routing and a shared expert",
-        {**TOKENS, **_GROUPED, "head_dim": 16},
+        {**TOKENS, **GROUPED, "head_dim": 16},
     ),
     Architecture("stablelm", "partial rotation, LayerNorm, kept"),
     Architecture(
@@ -157,6 +153,7 @@ ORIGINAL = tuple(
             },
         ),
         ("apertus", "an MLP of xIELU, norms of queries and keys", TOKENS),
+        ("axk1", "latent attention, grouped routing", {**TOKENS, **LATENT, **GROUPED}),
         (
             "bart",
             "the decoder; learned positions of a row's slots",
@@ -188,9 +185,9 @@ ORIGINAL = tuple(
         (
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
-            {**LATENT, **_GROUPED, "topk_method": "group_limited_greedy"},
+            {**LATENT, **GROUPED, "topk_method": "group_limited_greedy"},
         ),
-        ("deepseek_v3", "latent attention, grouped routing", {**LATENT, **_GROUPED}),
+        ("deepseek_v3", "latent attention, grouped routing", {**LATENT, **GROUPED}),
         ("diffllama", "the difference of two attentions", TOKENS, ROWS),
         ("doge", "a mask that depends on values", TOKENS, ROWS),
         ("ernie4_5", "interleaved rotation", TOKENS),
@@ -212,6 +209,7 @@ ORIGINAL = tuple(
             f"{ROUTED}, norms after attention and MLP",
             {**TOKENS, "num_experts": 4, "num_experts_per_tok": 2},
         ),
+        ("flint", "sinks, norms of queries and keys, layers without rotation", TOKENS, ROWS),
         ("gemma", "scaled embedding, GeGLU", {"head_dim": 16}),
         (
             "gemma2",
@@ -249,7 +247,7 @@ ORIGINAL = tuple(
         (
             "glm4_moe_lite",
             "latent attention, grouped routing",
-            {**TOKENS, **LATENT, **_GROUPED, "mlp_layer_types": ["dense", "sparse"]},
+            {**TOKENS, **LATENT, **GROUPED, "mlp_layer_types": ["dense", "sparse"]},
         ),
         ("gpt2", "learned positions, LayerNorm, an MLP without gate", {}),
         ("gpt_bigcode", "one key/value head, learned positions", TOKENS),
@@ -304,6 +302,7 @@ ORIGINAL = tuple(
             {**GRANITE, "kv_channels": 16},
             ROWS,
         ),
+        ("kolibri1", f"{ROUTED}, norms of queries and keys, four norms", _ROUTED_FEW),
         (
             "laguna",
             "gated attention, routed MLP and a shared expert, rotary tables of kinds of layers",
@@ -323,13 +322,28 @@ ORIGINAL = tuple(
             },
             ROWS,
         ),
+        (
+            "longcat_flash",
+            f"latent attention twice a layer, {ROUTED} of which some experts do nothing",
+            {
+                **TOKENS,
+                **LATENT,
+                "head_dim": 8,
+                "num_layers": 2,
+                "ffn_hidden_size": 112,
+                "expert_ffn_hidden_size": 48,
+                "n_routed_experts": 4,
+                "zero_expert_num": 2,
+                "moe_topk": 2,
+            },
+        ),
         ("mellum", f"{ROUTED}, rotary tables of kinds of layers", _ROUTED_FEW),
         (
             "mimo_v2_flash",
             "values smaller than keys, sinks of sliding layers, grouped routing",
             {
                 **_WINDOWS,
-                **_GROUPED,
+                **GROUPED,
                 "head_dim": 16,
                 "v_head_dim": 12,
                 "swa_head_dim": 16,
@@ -400,7 +414,7 @@ ORIGINAL = tuple(
         ("youtu", "latent attention", {**TOKENS, **LATENT}),
     )
 )
-ARCHITECTURES = (*REBUILT, *ORIGINAL, *RECURRENT)
+ARCHITECTURES = (*REBUILT, *ORIGINAL, *INDEXED, *RECURRENT)
 
 _BEGIN, _END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
 

@@ -21,6 +21,7 @@ import torch
 
 from . import traced_ops
 from .arguments import DEFAULT_OPSET
+from .indexed_attention import chosen_keys
 from .proof import Findings, attempt
 from .quiet_transformers import quiet_transformers
 
@@ -178,9 +179,10 @@ def _attention(
         special.append("it has no mask")
     # The order of axes of a cache, which a decoder's keys come from; elsewhere transposes cancel.
     layout = "BNSD" if causal or getattr(module, "is_decoder", False) else "BSND"
+    if (indices := options.get("indices")) is not None:
+        attention_mask = chosen_keys(indices, key.shape[2], attention_mask)
     sinks, bias = options.get("s_aux"), options.get("position_bias")
     forward_only = causal and sinks is None and bias is None
-    heads = query.shape[1]
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if _shared:
         obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
@@ -204,23 +206,43 @@ def _attention(
     if special:
         return _attend_specially(query, key, value, attention_mask, scale, options), None
     if not forward_only:
-        if layout == "BSND":
-            query, key, value = (x.transpose(1, 2) for x in (query, key, value))
-        attended = torch.ops.npu.npu_fusion_attention(
-            query,
-            key,
-            value,
-            heads,
-            layout,
-            pse=None if bias is None else (bias / scale).to(query.dtype),  # added before scaling
-            atten_mask=None if attention_mask is None else ~attention_mask,
-            scale=scale,
-            sparse_mode=0 if attention_mask is None else 1,
-            sink=None if sinks is None else sinks.float(),
-        )[0]
-        return attended.transpose(1, 2) if layout == "BNSD" else attended, None
+        given = query, key, value, scale, attention_mask, sinks, bias
+        return attend_with_sinks(*given, layout=layout), None
     assert attention_mask is not None
     return attend(query, key, value, scale, attention_mask), None
+
+
+def attend_with_sinks(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    mask: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+    bias: torch.Tensor | None = None,
+    layout: str = "BNSD",
+) -> torch.Tensor:
+    """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D].
+
+    mask: of visible keys [B, 1, S, T]; sinks: a further score of each head [Nq]; bias: added to the
+    scaled scores. ``layout``: the order of axes that the operator gets.
+    """
+    heads = query.shape[1]
+    if layout == "BSND":
+        query, key, value = (x.transpose(1, 2) for x in (query, key, value))
+    attended = torch.ops.npu.npu_fusion_attention(
+        query,
+        key,
+        value,
+        heads,
+        layout,
+        pse=None if bias is None else (bias / scale).to(query.dtype),  # added before scaling
+        atten_mask=None if mask is None else ~mask,
+        scale=scale,
+        sparse_mode=0 if mask is None else 1,
+        sink=None if sinks is None else sinks.float(),
+    )[0]
+    return attended.transpose(1, 2) if layout == "BNSD" else attended
 
 
 def attend(

@@ -35,6 +35,8 @@ def obstacle(interface: Interface) -> str | None:
         return "onnxruntime-genai expects layers that cache keys and values"
     if len(sizes) > 1 or any(each.key != each.value for each in sizes):
         return "onnxruntime-genai expects keys and values of one size"
+    if any(each.index_key for each in sizes):
+        return "onnxruntime-genai keeps no keys of an indexer beside keys and values"
     if any(state.place for state in interface.decoder.states):
         return "onnxruntime-genai expects one state of each kind in a layer"
     if interface.cache == "static":

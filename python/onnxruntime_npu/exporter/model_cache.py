@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 from .caches.step import CacheSizes, LayerCache, State
+from .compressed_cache import CompressedLayer, is_compressed_attention, states_of
 from .proof import NotProven
 
 RUN_TOKENS = 5  # of a model that is run to be observed
@@ -21,6 +23,8 @@ class LayerKind(NamedTuple):
 
     attends: bool  # keys and values of every token
     states: int  # places for states of each kind
+    indexed: bool = False  # keys of every token by which an indexer chooses those that are seen
+    own: Callable[[], Any] | None = None  # makes transformers' layer of compressed attention
 
 
 ATTENDING = LayerKind(attends=True, states=0)
@@ -46,6 +50,7 @@ def layer_kinds(model: Any) -> list[LayerKind]:
     """
     from transformers import DynamicCache, cache_utils
 
+    compressed = _compressed(model)
     attending = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
     both = (
         cache_utils.LinearAttentionAndFullAttentionLayer,
@@ -56,8 +61,12 @@ def layer_kinds(model: Any) -> list[LayerKind]:
         layers.pop()
     kinds = []
     for index, layer in enumerate(layers):
-        if type(layer) in attending:
+        if index in compressed:
+            kinds.append(LayerKind(False, 0, own=functools.partial(copy.deepcopy, layer)))
+        elif type(layer) in attending:
             kinds.append(ATTENDING)
+        elif type(layer) is cache_utils.DynamicIndexedLayer:
+            kinds.append(ATTENDING._replace(indexed=True))
         elif type(layer) is cache_utils.DummyLayer:
             kinds.append(LayerKind(attends=False, states=0))
         elif type(layer) in (*both, cache_utils.LinearAttentionLayer):
@@ -71,6 +80,11 @@ def layer_kinds(model: Any) -> list[LayerKind]:
         raise NotProven("expected layers that cache keys and values, got none")
     cache_argument(model)
     return kinds
+
+
+def _compressed(model: Any) -> dict[int, Any]:
+    """Return the modules of compressed attention, by their layers."""
+    return {each.layer_idx: each for each in model.modules() if is_compressed_attention(each)}
 
 
 def cache_argument(model: Any) -> str:
@@ -95,12 +109,16 @@ def new_cache(
     from transformers import cache_utils
 
     def layer(kind: LayerKind) -> Any:
-        if kind.states and with_states is not None:
+        if (kind.states or kind.own) and with_states is not None:
             return with_states(kind)
+        if kind.own is not None:
+            return kind.own()
         if kind.states and kind.attends:
             return cache_utils.LinearAttentionAndFullAttentionLayer(kind.states)
         if kind.states:
             return cache_utils.LinearAttentionLayer(kind.states)
+        if kind.indexed:
+            return cache_utils.DynamicIndexedLayer()
         return cache_utils.DynamicLayer() if kind.attends else cache_utils.DummyLayer()
 
     return read_cache([layer(kind) for kind in kinds])
@@ -113,16 +131,19 @@ def read_cache(layers: list[Any]) -> Any:
 
 def filled_cache(
     kinds: Sequence[LayerKind],
-    past: Sequence[Sequence[torch.Tensor]],
+    past: Sequence[LayerCache | tuple[torch.Tensor, torch.Tensor]],
     states: Sequence[State] = (),
     tensors: Sequence[torch.Tensor] = (),
     with_states: Callable[[LayerKind], Any] | None = None,
 ) -> Any:
     """Return a cache of past keys and values [B, N, T, D], and of ``tensors`` as the ``states``."""
     cache = new_cache(kinds, with_states)
-    for layer, (key, value, *_) in zip(_attending(cache, kinds), past, strict=True):
+    for layer, given in zip(_attending(cache, kinds), past, strict=True):
+        key, value, _, _, index_key = LayerCache(*given)
         layer.keys, layer.values = key, value
         layer.dtype, layer.device, layer.is_initialized = key.dtype, key.device, True
+        if index_key is not None:  # of transformers [B, T, D]
+            layer.indexer_keys, layer.is_indexer_initialized = index_key.squeeze(1), True
     for state, tensor in zip(states, tensors, strict=True):
         take_state(cache.layers[state.layer], state, tensor)
     return cache
@@ -143,15 +164,22 @@ def run_with_cache(model: Any) -> Any:
 def cached_by(model: Any, *, summed: bool) -> Cached:
     """Return what a run leaves in a cache; raises NotProven if that is not of every token.
 
+    What compressed attention keeps follows from its weights instead.
+
     ``summed``: whether recurrent states come from a recurrence, and not from the last token alone.
     """
     kinds, cache = layer_kinds(model), run_with_cache(model)
     sizes = []
-    for index, (keys, values, *_) in enumerate(keys_and_values(cache, kinds)):
+    for index, (keys, values, _, _, index_key) in enumerate(keys_and_values(cache, kinds)):
         if keys is None or keys.dim() != 4 or keys.shape[2] != RUN_TOKENS:
             raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
-        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3]))
-    return Cached(kinds, sizes, _states_in(cache, kinds, summed=summed))
+        of_indexer = 0 if index_key is None else index_key.shape[3]
+        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3], of_indexer))
+    states = [
+        *_states_in(cache, kinds, summed=summed),
+        *(state for each in _compressed(model).values() for state in states_of(each)),
+    ]
+    return Cached(kinds, sizes, states)
 
 
 def run_without_cache(model: Any) -> tuple[torch.Tensor]:
@@ -160,7 +188,10 @@ def run_without_cache(model: Any) -> tuple[torch.Tensor]:
 
 
 def take_state(layer: Any, state: State, tensor: torch.Tensor) -> None:
-    """Let a layer of transformers' cache hold a state."""
+    """Let a layer of a cache hold a state."""
+    if isinstance(layer, CompressedLayer):
+        layer.kept[state.kind] = tensor
+        return
     kept = tensor.clone()  # written in place by the model
     getattr(layer, f"{state.kind}s")[state.place] = kept
     getattr(layer, f"is_{state.kind}s_initialized")[state.place] = True
@@ -171,7 +202,13 @@ def take_state(layer: Any, state: State, tensor: torch.Tensor) -> None:
 
 def keys_and_values(cache: Any, kinds: Sequence[LayerKind]) -> list[LayerCache]:
     """Return what the layers of a cache have that attend."""
-    return [LayerCache(layer.keys, layer.values) for layer in _attending(cache, kinds)]
+
+    def kept(layer: Any) -> LayerCache:
+        indexed = getattr(layer, "indexer_keys", None)
+        index_key = None if indexed is None else indexed[:, None]
+        return LayerCache(layer.keys, layer.values, index_key=index_key)
+
+    return [kept(layer) for layer in _attending(cache, kinds)]
 
 
 def _states_in(cache: Any, kinds: Sequence[LayerKind], *, summed: bool) -> list[State]:
@@ -188,7 +225,14 @@ def _states_in(cache: Any, kinds: Sequence[LayerKind], *, summed: bool) -> list[
 
 def state_tensors(cache: Any, states: Sequence[State]) -> list[torch.Tensor]:
     """Return the tensors of ``states`` in a cache."""
-    return [getattr(cache.layers[s.layer], f"{s.kind}s")[s.place] for s in states]
+
+    def tensor(state: State) -> torch.Tensor:
+        layer = cache.layers[state.layer]
+        if isinstance(layer, CompressedLayer):
+            return layer.kept[state.kind]
+        return getattr(layer, f"{state.kind}s")[state.place]
+
+    return [tensor(state) for state in states]
 
 
 def _attending(cache: Any, kinds: Sequence[LayerKind]) -> list[Any]:

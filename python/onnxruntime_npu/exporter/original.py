@@ -20,6 +20,8 @@ from .arguments import DEFAULT_OPSET
 from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
 from .caches.step import LayerCache, Step
+from .compressed_attention import fuse_compressed_attention
+from .indexed_attention import choose_in_graph
 from .model_cache import (
     Cached,
     cache_argument,
@@ -124,7 +126,8 @@ class OriginalDecoder(nn.Module):
         from .state_layers import growing_cache
 
         mask = self._padding(input_ids, step, past)
-        given = growing_cache(self.model, self._cached, past, step.states, self._recurrences)
+        kept = past, step.states, self._recurrences, step.attention_mask.shape[1]
+        given = growing_cache(self.model, self._cached, *kept)
         with given as cache:
             logits = self._logits(input_ids, positions, cache, mask)
         step.states = state_tensors(cache, self.states)
@@ -145,6 +148,8 @@ class OriginalDecoder(nn.Module):
         from .state_layers import convolved, convolves
 
         config: Any = self.model.config
+        if any(kind.own is not None for kind in self._cached.kinds):
+            raise NotProven("its layers keep compressed keys, in a growing cache alone")
         positioned = "position_ids" in self._arguments or self._tables.first_rows
         if past and not positioned:
             raise NotProven("its forward pass takes no position_ids")
@@ -252,11 +257,18 @@ def keep_original(
 
     replace_decoder_modules(model, role_of, findings)
     functions = ReplacedFunctions()
-    attends = any(kind.attends for kind in layer_kinds(model))
-    if attends and not fuse_attention(model, run_with_cache, findings, functions, opset):
-        fuse_own_attention(model, run_with_cache, functions, findings)
-    replace_rotary(model, run_with_cache, functions, findings)
-    recurrences = replace_recurrences(model, run_with_cache, functions, findings)
+
+    def run(model: Any) -> Any:
+        with functions.replaced():
+            return run_with_cache(model)
+
+    recurrences = replace_recurrences(model, run, functions, findings)
+    if not fuse_compressed_attention(model, functions, findings):
+        attends = any(kind.attends for kind in layer_kinds(model))
+        if attends and not fuse_attention(model, run, findings, functions, opset):
+            fuse_own_attention(model, run, functions, findings)
+    replace_rotary(model, run, functions, findings)
+    choose_in_graph(model, functions)
     with functions.replaced():
         cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))
     report_convolutions(model, cached.states, findings)

@@ -50,6 +50,13 @@ class StepLayer(CacheLayerMixin):
         key, value = self._step.laid_out(key_states), self._step.laid_out(value_states)
         return self.take(self._step.update(past, key, value))
 
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        """Write an indexer's new keys [B, S, D]; return those of the whole cache [B, C, D]."""
+        keys = self._step.laid_out(indexer_key_states[:, None])
+        self.cache = self._step.update_index(self.cache, keys)
+        assert self.cache.index_key is not None
+        return self.cache.index_key.squeeze(self._step.heads_axis)
+
     def take(self, cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor]:
         """Hold what the cache has become; return its keys and values."""
         self.cache = cache

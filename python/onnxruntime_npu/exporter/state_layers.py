@@ -18,7 +18,8 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from .caches.sequences import Sequences
-from .caches.step import State
+from .caches.step import LayerCache, State
+from .compressed_cache import CompressedLayer
 from .model_cache import Cached, LayerKind, filled_cache
 from .proof import Findings, NotProven
 from .recurrences import Recurrences
@@ -75,11 +76,13 @@ class GrowingStateLayer(  # type: ignore[misc, override]
     """States beside keys and values that grow by concatenation."""
 
 
-def _growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
+def _growing_layer(model: Any, slots: Any) -> Callable[[LayerKind], Any]:
     """Return what makes the layers of a growing cache of a model that have states."""
     convolved = convolves(model)
 
-    def layer(kind: LayerKind) -> StateLayer:
+    def layer(kind: LayerKind) -> StateLayer | CompressedLayer:
+        if kind.own is not None:
+            return CompressedLayer(slots)
         return (GrowingStateLayer if kind.attends else StateLayer)(kind.states, convolved)
 
     return layer
@@ -89,15 +92,16 @@ def _growing_layer(model: Any) -> Callable[[LayerKind], StateLayer]:
 def growing_cache(
     model: Any,
     cached: Cached,
-    past: Sequence[Sequence[torch.Tensor]],
+    past: Sequence[LayerCache | tuple[torch.Tensor, torch.Tensor]],
     states: Sequence[torch.Tensor],
     recurrences: Recurrences,
+    slots: Any,
 ) -> Iterator[Any]:
     """Yield a cache of transformers, which a run of the model inside lets grow.
 
-    ``past``: keys and values [B, N, T, D] of the layers that attend.
+    ``past``: keys and values [B, N, T, D] of the layers that attend; ``slots``: with new ones.
     """
-    cache = filled_cache(cached.kinds, past, cached.states, states, _growing_layer(model))
+    cache = filled_cache(cached.kinds, past, cached.states, states, _growing_layer(model, slots))
     layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
     with recurrences.reading(cache), convolved(model, layers, None):
         yield cache

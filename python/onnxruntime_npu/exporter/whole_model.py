@@ -49,7 +49,8 @@ class WholeModelProbe:
             layers -= sum(isinstance(each, LatentAttention) for each in decoder.modules())
         if wanted.cache != "dynamic" and layers:
             written = 4 if wanted.int8 else 2  # keys and values, and the scales of both
-            findings.replaced("npu_scatter_nd_update", 0.0, nodes=written * layers)
+            of_indexers = sum(sizes.index_key > 0 for sizes in decoder.cache_sizes)
+            findings.replaced("npu_scatter_nd_update", 0.0, nodes=written * layers + of_indexers)
         return wanted.interface(decoder).eval()
 
     def check(self, interface: Interface) -> None:

@@ -40,14 +40,20 @@ class Interface(nn.Module):
         """Number of decoder layers."""
         return self.decoder.layer_count
 
-    @property
-    def _kinds(self) -> tuple[str, ...]:
-        """What a layer caches, in the order of LayerCache."""
-        return LayerCache._fields if self.int8 else LayerCache._fields[:2]
+    def _kinds(self, sizes: CacheSizes) -> list[str]:
+        """Return what a layer caches, in the order of LayerCache."""
+        cached = {
+            "key": True,
+            "value": True,
+            "key_scale": self.int8,
+            "value_scale": self.int8,
+            "index_key": sizes.index_key > 0,
+        }
+        return [kind for kind in LayerCache._fields if cached[kind]]
 
     def _cache_names(self, prefix: str) -> list[str]:
-        layers = self.decoder.cached_layers
-        return [f"{prefix}.{i}.{kind}" for i in layers for kind in self._kinds]
+        layers = zip(self.decoder.cached_layers, self.decoder.cache_sizes, strict=True)
+        return [f"{prefix}.{i}.{kind}" for i, sizes in layers for kind in self._kinds(sizes)]
 
     def _state_names(self, prefix: str) -> list[str]:
         return [f"{prefix}.{state.name}" for state in self.decoder.states]
@@ -65,24 +71,25 @@ class Interface(nn.Module):
 
     def empty_caches(self, batch: int, length: int) -> list[torch.Tensor]:
         """Return zeroed keys and values of every layer, [batch, Nkv, length, D], scales, states."""
-        return [*self._zeros(batch, length), *self._zero_states(batch)]
+        return [*self._zeros(batch, length), *self._zero_states(batch, length)]
 
     def _zeros(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        floats = self.decoder.dtype
-        dtypes = (torch.int8, torch.int8, torch.float32, torch.float32)
+        rounded = torch.int8 if self.int8 else self.decoder.dtype
+        dtypes = {"key": rounded, "value": rounded, "index_key": self.decoder.dtype}
         return [
-            torch.zeros(shape, dtype=dtype)
+            torch.zeros(shape, dtype=dtypes.get(kind, torch.float32))
             for sizes in self.decoder.cache_sizes
-            for dtype, shape in zip(
-                dtypes if self.int8 else (floats, floats),
-                self._shapes_of_layer(sizes, rows, tokens),
-                strict=True,
-            )
+            for kind, shape in self._shapes_of_layer(sizes, rows, tokens).items()
         ]
 
-    def _zero_states(self, rows: int) -> list[torch.Tensor]:
+    def _zero_states(self, rows: int, tokens: int) -> list[torch.Tensor]:
+        """Return states; those that grow have more entries than needed, of unlike numbers."""
+        floats = self.decoder.dtype
         return [
-            torch.zeros((rows, *self._state_shape(state)), dtype=state.dtype(self.decoder.dtype))
+            torch.zeros(
+                self._rows_of_state(state, rows, tokens and tokens + state.rate),
+                dtype=state.dtype(floats),
+            )
             for state in self.decoder.states
         ]
 
@@ -98,25 +105,46 @@ class Interface(nn.Module):
         """Return the shape of every input and output, with names for dynamic sizes."""
         raise NotImplementedError
 
-    def _shapes_of_layer(self, sizes: CacheSizes, rows: Any, tokens: Any) -> list[tuple[Any, ...]]:
+    def _shapes_of_layer(
+        self, sizes: CacheSizes, rows: Any, tokens: Any
+    ) -> dict[str, tuple[Any, ...]]:
         """Return the shape of each of ``_kinds``."""
-        heads = (rows, sizes.heads, tokens)
-        return [(*heads, sizes.key), (*heads, sizes.value), heads, heads][: len(self._kinds)]
+        shapes = {
+            "key": self._vectors(rows, sizes.heads, tokens, sizes.key),
+            "value": self._vectors(rows, sizes.heads, tokens, sizes.value),
+            "key_scale": (rows, sizes.heads, tokens),
+            "value_scale": (rows, sizes.heads, tokens),
+            "index_key": self._vectors(rows, 1, tokens, sizes.index_key),
+        }
+        return {kind: shapes[kind] for kind in self._kinds(sizes)}
+
+    def _vectors(self, rows: Any, heads: int, tokens: Any, size: int) -> tuple[Any, ...]:
+        """Return the shape of vectors of tokens."""
+        return rows, heads, tokens, size
 
     def _cache_shapes(self, prefix: str, rows: Any, tokens: Any) -> dict[str, tuple[Any, ...]]:
         """Return the shape of the cache of every layer by its name."""
         shapes = [
             shape
             for sizes in self.decoder.cache_sizes
-            for shape in self._shapes_of_layer(sizes, rows, tokens)
+            for shape in self._shapes_of_layer(sizes, rows, tokens).values()
         ]
         return dict(zip(self._cache_names(prefix), shapes, strict=True))
 
     def _state_shapes(self, prefix: str, rows: Any) -> dict[str, tuple[Any, ...]]:
         """Return the shape of every state by its name."""
         names = self._state_names(prefix)
-        shapes = [(rows, *self._state_shape(state)) for state in self.decoder.states]
+        past = "past_" if prefix.startswith("past") else ""
+        shapes = [
+            self._rows_of_state(state, rows, f"{past}entries_of_{state.rate}")
+            for state in self.decoder.states
+        ]
         return dict(zip(names, shapes, strict=True))
+
+    def _rows_of_state(self, state: State, rows: Any, entries: Any) -> tuple[Any, ...]:
+        """Return the shape of all rows, of so many entries if it grows."""
+        shape = self._state_shape(state)
+        return (rows, entries, *shape) if state.rate else (rows, *shape)
 
     def _state_shape(self, state: State) -> tuple[int, ...]:
         """Return that of a row; where rows differ in length, of convolutions as the operator's."""
@@ -131,9 +159,11 @@ class Interface(nn.Module):
 
     def _layers(self, past: list[torch.Tensor]) -> list[LayerCache]:
         """Return the cache of each layer, whose tensors the inputs list one after the other."""
-        count = len(self._kinds)
-        end = count * len(self.decoder.cached_layers)
-        return [LayerCache(*past[i : i + count]) for i in range(0, end, count)]
+        given = iter(past)
+        return [
+            LayerCache(**{kind: next(given) for kind in self._kinds(sizes)})
+            for sizes in self.decoder.cache_sizes
+        ]
 
     def _states(self, past: list[torch.Tensor]) -> list[torch.Tensor]:
         """Return the states, which the inputs list after the cache of the layers."""

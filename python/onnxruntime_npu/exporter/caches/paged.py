@@ -14,7 +14,7 @@ import torch
 from .. import traced_ops
 from .interface import Interface
 from .sequences import PackedSequences
-from .step import CacheSizes, LayerCache, Step, Visibility
+from .step import LayerCache, Step, Visibility
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
 _CAUSAL, _BAND = 3, 4
@@ -168,12 +168,10 @@ class PagedInterface(Interface):
         States follow, a row for each sequence.
         """
         blocks = batch * -(-length // BLOCK_SIZE)
-        return [*self._zeros(blocks, BLOCK_SIZE), *self._zero_states(batch)]
+        return [*self._zeros(blocks, BLOCK_SIZE), *self._zero_states(batch, length)]
 
-    def _shapes_of_layer(self, sizes: CacheSizes, rows: Any, tokens: Any) -> list[tuple[Any, ...]]:
-        scales = (rows, sizes.heads, tokens)
-        keys, values = ((rows, tokens, sizes.heads, size) for size in (sizes.key, sizes.value))
-        return [keys, values, scales, scales][: len(self._kinds)]
+    def _vectors(self, rows: Any, heads: int, tokens: Any, size: int) -> tuple[Any, ...]:
+        return rows, tokens, heads, size
 
     def arguments(
         self,

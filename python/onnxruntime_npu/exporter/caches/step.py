@@ -22,21 +22,29 @@ def compressed_causal_mask() -> torch.Tensor:
 
 
 class CacheSizes(NamedTuple):
-    """Of one layer: the number of key/value heads, and the sizes of a key and a value."""
+    """Of one layer: the number of key/value heads, and the sizes of a key and a value.
+
+    ``index_key``: that of what an indexer keeps of each token; 0 without one.
+    """
 
     heads: int
     key: int
     value: int
+    index_key: int = 0
 
 
 class State(NamedTuple):
-    """One that a layer keeps in the place of earlier tokens, as large for any number of them."""
+    """One that a layer keeps in the place of earlier tokens, as large for any number of them.
+
+    With a ``rate`` it has an entry for every so many tokens, of that shape.
+    """
 
     layer: int
-    kind: str  # conv_state or recurrent_state
+    kind: str  # conv_state, recurrent_state, or one of compressed_attention.py
     place: int  # among those of its kind in the layer
     shape: tuple[int, ...]  # of a row
     summed: bool  # over all tokens, so that it is float32 in any precision
+    rate: int = 0
 
     @property
     def name(self) -> str:
@@ -52,12 +60,14 @@ class LayerCache(NamedTuple):
     """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
 
     Of a growing and a static cache, key and value are [B, Nkv, T or C, D], scales [B, Nkv, T or C].
+    ``index_key``, laid out as of one head, are what an indexer chooses the keys by that are seen.
     """
 
     key: torch.Tensor
     value: torch.Tensor
     key_scale: torch.Tensor | None = None
     value_scale: torch.Tensor | None = None
+    index_key: torch.Tensor | None = None
 
     def parts(self, latent: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return keys, values and further columns of keys, which a cache of latents has."""
@@ -99,15 +109,21 @@ class Step(abc.ABC):
         They are [B, Nkv, S, D] with the heads at ``heads_axis``.
         """
         if past.key_scale is None or past.value_scale is None:
-            return LayerCache(self._write(past.key, key), self._write(past.value, value))
+            written = self._write(past.key, key), self._write(past.value, value)
+            return past._replace(key=written[0], value=written[1])
         key, key_scale = torch.ops.npu.npu_dynamic_quant(key)
         value, value_scale = torch.ops.npu.npu_dynamic_quant(value)
-        return LayerCache(
-            self._write(past.key, key),
-            self._write(past.value, value),
-            self._write_scales(past.key_scale, key_scale),
-            self._write_scales(past.value_scale, value_scale),
+        return past._replace(
+            key=self._write(past.key, key),
+            value=self._write(past.value, value),
+            key_scale=self._write_scales(past.key_scale, key_scale),
+            value_scale=self._write_scales(past.value_scale, value_scale),
         )
+
+    def update_index(self, past: LayerCache, keys: torch.Tensor) -> LayerCache:
+        """Add new keys of an indexer, [B, 1, S, D] with the head at ``heads_axis``."""
+        assert past.index_key is not None
+        return past._replace(index_key=self._write(past.index_key, keys))
 
     @abc.abstractmethod
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 
 The original makes keys and values of every cached latent anew at each step. Here queries are
 projected to the size of a latent instead, so that attention reads the cache as it is, and its
-results are projected back.
+results are projected back. Which latents are read may be what an indexer has chosen.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from ..attention_interface import attend_latents
+from ..indexed_attention import chosen_keys
 from ..model_cache import ATTENDING, new_cache
 from ..own_forward import added_mask
 from ..proof import Findings, NotProven, compare, spread_to
@@ -24,6 +25,8 @@ from .role import Role, part
 
 _PAST = 2  # tokens of a proof that are cached before the others
 _ARGUMENTS = ("hidden_states", "position_embeddings", "attention_mask", "past_key_values")
+_EARLIER = "prev_topk_indices"  # an argument: what an earlier layer's indexer has chosen
+_OF_INDEXED = ("position_ids", _EARLIER)
 
 Tables = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
@@ -55,11 +58,12 @@ class LatentAttention(nn.Module):
             ("weight_uk", keys),
             ("weight_uv", values.transpose(1, 2)),
             ("weight_dkv_kr", down.flatten(0, 1).t()),
-            ("gamma_cq", parts.query_norm.gamma.detach()),
-            ("gamma_ckv", parts.latent_norm.gamma.detach()),
+            ("gamma_cq", parts.query_norm.gamma.detach() * parts.factors[0]),
+            ("gamma_ckv", parts.latent_norm.gamma.detach() * parts.factors[1]),
         ):
             self.register_parameter(name, nn.Parameter(weight.contiguous(), requires_grad=False))
         self.o_proj = parts.out
+        self.indexer, self._passes_on = parts.indexer, parts.passes_on
 
     def forward(
         self,
@@ -67,9 +71,14 @@ class LatentAttention(nn.Module):
         position_embeddings: Tables,
         attention_mask: torch.Tensor,
         past_key_values: Any = None,
+        prev_topk_indices: torch.Tensor | None = None,
         **_: Any,
-    ) -> tuple[torch.Tensor, None]:
-        """Attend from hidden_states [B, S, H] and extend the cache; return [B, S, H]."""
+    ) -> tuple[torch.Tensor | None, ...]:
+        """Attend from hidden_states [B, S, H] and extend the cache; return [B, S, H] and None.
+
+        Indices [B, S, n] of the keys that an indexer has chosen follow, where later layers may use
+        them, too: ``prev_topk_indices`` are those of an earlier one.
+        """
         tables = _tables(position_embeddings, hidden_states.dtype)
         layer = None if past_key_values is None else past_key_values.layers[self.layer_idx]
         if getattr(getattr(layer, "cache", None), "key_scale", None) is not None:
@@ -90,6 +99,13 @@ class LatentAttention(nn.Module):
             latents, rotated = (each.transpose(1, 2) for each in written)
             if past_key_values is not None:
                 latents, rotated = past_key_values.update(latents, rotated, self.layer_idx)
+        indices = prev_topk_indices
+        if self.indexer is not None:
+            indices = self._chosen(
+                hidden_states, position_embeddings, attention_mask, past_key_values
+            )
+        if indices is not None:
+            attention_mask = chosen_keys(indices, latents.shape[2], attention_mask)
         attended = attend_latents(
             query.transpose(1, 2),
             query_rope.transpose(1, 2),
@@ -99,7 +115,15 @@ class LatentAttention(nn.Module):
             self.scale,
         )
         values = torch.matmul(attended.transpose(1, 2), self.weight_uv)  # [B, N, S, V]
-        return self.o_proj(values.transpose(1, 2).flatten(2)), None
+        results = self.o_proj(values.transpose(1, 2).flatten(2)), None
+        return (*results, indices) if self._passes_on else results
+
+    def _chosen(self, x: torch.Tensor, tables: Any, mask: torch.Tensor, cache: Any) -> Any:
+        """Return the indices of the keys that the indexer chooses."""
+        projected = torch.matmul(x, self.weight_dq)
+        query, _ = torch.ops.npu.npu_rms_norm(projected, self.gamma_cq, self.epsilons[0])
+        assert self.indexer is not None
+        return self.indexer(x, query, tables, mask[:, 0], None, past_key_values=cache)
 
     def _prolog(self, x: torch.Tensor, tables: Any, caches: Any, slots: torch.Tensor) -> Any:
         cos, sin = tables
@@ -152,6 +176,9 @@ class LatentParts(NamedTuple):
     rotated: int  # R
     scale: float
     layer_idx: int
+    factors: tuple[float, float]  # of what the norms give
+    indexer: nn.Module | None  # chooses keys
+    passes_on: bool  # returns the chosen ones for later layers
 
 
 def is_latent_attention(module: nn.Module) -> bool:
@@ -169,7 +196,8 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
     def match(self, original: nn.Module) -> LatentParts:
         """Find projections without biases, and norms; the sizes follow from those of weights."""
         known = inspect.signature(original.forward).parameters.values()
-        others = [p.name for p in known if p.name not in _ARGUMENTS and p.kind is not p.VAR_KEYWORD]
+        taken = _ARGUMENTS + (_OF_INDEXED if hasattr(original, "indexer") else ())
+        others = [p.name for p in known if p.name not in taken and p.kind is not p.VAR_KEYWORD]
         if others:
             raise NotProven(f"expected attention without the argument {others[0]!r}")
 
@@ -207,6 +235,13 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
             rotated,
             float(getattr(original, "scaling", (key_size + rotated) ** -0.5)),
             layer_index(original),
+            # As in LongCat, where they scale queries and latents.
+            (
+                float(getattr(original, "mla_scale_q_lora", 1.0)),
+                float(getattr(original, "mla_scale_kv_lora", 1.0)),
+            ),
+            getattr(original, "indexer", None),
+            any(each.name == _EARLIER for each in known),
         )
 
     def build(self, parts: LatentParts) -> Iterator[LatentAttention]:
@@ -222,14 +257,19 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
         count = _tables(self._tables, torch.float32)[0].shape[1]
         x = torch.randn(1, count, built.weight_dq.shape[0])
         x = spread_to(x, torch.matmul(x, built.weight_dkv_kr), 2.0)
-        expected, actual = (self._run(module, x, built.layer_idx) for module in (original, built))
+        indexed = hasattr(original, "indexer")
+        expected, actual = (
+            self._run(module, x, built.layer_idx, indexed) for module in (original, built)
+        )
         return max(
             compare(theirs, ours, "attention output")
             for theirs, ours in zip(expected, actual, strict=True)
         )
 
-    def _run(self, attention: Any, x: torch.Tensor, layer: int) -> list[torch.Tensor]:
-        cache = new_cache([ATTENDING] * (layer + 1))
+    def _run(
+        self, attention: Any, x: torch.Tensor, layer: int, indexed: bool
+    ) -> list[torch.Tensor]:
+        cache = new_cache([ATTENDING._replace(indexed=indexed)] * (layer + 1))
         results = []
         for new in (slice(0, _PAST), slice(_PAST, x.shape[1])):
             tokens = torch.arange(x.shape[1])
@@ -241,15 +281,26 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
                 position_embeddings=_of_tokens(self._tables, new),
                 attention_mask=visible,
                 past_key_values=cache,
+                **(self._given_to_indexed(attention, tokens[new]) if indexed else {}),
             )
             results.append(result[0])
         return results
+
+    @staticmethod
+    def _given_to_indexed(attention: Any, tokens: torch.Tensor) -> dict[str, Any]:
+        """Return the other arguments of attention to chosen keys: here the first and the own."""
+        given: dict[str, Any] = {"position_ids": tokens[None]}
+        if attention.indexer is None:
+            given[_EARLIER] = torch.stack([torch.zeros_like(tokens), tokens], 1)[None].int()
+        return given
 
     def report(
         self, findings: Findings, site: str, built: LatentAttention, difference: float
     ) -> None:
         """Record the prolog; attention is recorded with the whole model."""
         findings.replaced("npu_mla_prolog", difference)
+        if built.indexer is not None:  # whose queries it normalises, too
+            findings.replaced("npu_rms_norm", difference)
 
 
 def _of_tokens(tables: Tables, tokens: slice) -> Tables:

@@ -21,6 +21,8 @@ class RmsNorm(nn.Module):
         super().__init__()
         self.gamma = nn.Parameter(gamma, requires_grad=False)
         self.epsilon = epsilon
+        # Whether a weight that stays float32 in any precision leaves the result as its input is.
+        self.casts_back = False
 
     @property
     def weight(self) -> torch.Tensor:
@@ -28,9 +30,14 @@ class RmsNorm(nn.Module):
         return self.gamma
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise x [.., H]; the result is of the weight's dtype, also for a float32 residual."""
+        """Normalise x [.., H]; the result is of the weight's dtype, also for a float32 residual.
+
+        It is of x's dtype if the original casts it back from that of a float32 weight.
+        """
         gamma = self.gamma.to(x.dtype)
-        return torch.ops.npu.npu_rms_norm(x, gamma, self.epsilon)[0].to(self.gamma.dtype)
+        exact = self.gamma.dtype == torch.float32
+        dtype = x.dtype if exact and self.casts_back else self.gamma.dtype
+        return torch.ops.npu.npu_rms_norm(x, gamma, self.epsilon)[0].to(dtype)
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return norm(x + residual) and the sum, both of x's shape [.., H]."""
@@ -86,7 +93,10 @@ class NormRole(Role[NormParts, RmsNorm | KeptNorm]):
         """Compare inputs of several magnitudes: a small one reveals a wrong epsilon."""
         size = self.match(original).weight.shape[-1]
         inputs = [torch.randn(BATCH, NEW, size) * scale for scale in (1e-3, 1.0, 30.0)]
-        return max(compare(original(x), built(x), "norm output") for x in inputs)
+        difference = max(compare(original(x), built(x), "norm output") for x in inputs)
+        if isinstance(built, RmsNorm):
+            built.casts_back = original(inputs[0].bfloat16()).dtype == torch.bfloat16
+        return difference
 
     def report(
         self, findings: Findings, site: str, built: RmsNorm | KeptNorm, difference: float

@@ -1,0 +1,28 @@
+"""Attention to those keys alone that an indexer has chosen for each token, as in DeepSeek-V3.2."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import torch
+
+from .model_cache import layer_kinds
+from .replaced_functions import ReplacedFunctions
+
+
+def choose_in_graph(model: Any, functions: ReplacedFunctions) -> None:
+    """Let indexers choose as many keys as there are at a step, and not as many as in the example.
+
+    They take the least of their number and that of the keys by Python's ``min``, which compares
+    sizes while a model is traced.
+    """
+    if any(kind.indexed for kind in layer_kinds(model)):
+        functions.add(sys.modules[type(model).__module__], "min", torch.sym_min)
+
+
+def chosen_keys(indices: torch.Tensor, count: int, visible: torch.Tensor | None) -> torch.Tensor:
+    """Return the mask [B, 1, S, T] of ``count`` keys that are visible, and in indices [B, S, n]."""
+    chosen = torch.zeros(*indices.shape[:2], count, dtype=torch.bool)
+    chosen = chosen.scatter(-1, indices.long(), True)[:, None]
+    return chosen if visible is None else chosen & visible
