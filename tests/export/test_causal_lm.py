@@ -108,6 +108,7 @@ REPEATED_KINDS = (
     "minicpm3",
     "minimax",
     "minimax_m2",
+    "minimax_m3_vl_text",
     "ministral",
     "ministral3",
     "modernbert-decoder",

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 ATTENTION = "onnxruntime_npu_export"
 NOT_CALLED = "not fused: the model does not call attention's interface"
 _CAPPED = "its scores are capped"
+_MORE = "it has sinks, a bias or masks of heads"
 
 
 @dataclass
@@ -181,11 +182,16 @@ def _attention(
     layout = "BNSD" if causal or getattr(module, "is_decoder", False) else "BSND"
     if (indices := options.get("indices")) is not None:
         attention_mask = chosen_keys(indices, key.shape[2], attention_mask)
+    of_heads = options.get("block_indices")  # of indexed_blocks.py: a mask of groups of heads
+    if of_heads is not None:
+        groups = query.shape[1] // of_heads.shape[1]
+        of_heads = of_heads.repeat_interleave(groups, 1)
+        attention_mask = of_heads if attention_mask is None else of_heads & attention_mask
     sinks, bias = options.get("s_aux"), options.get("position_bias")
-    forward_only = causal and sinks is None and bias is None
+    forward_only = causal and sinks is None and bias is None and of_heads is None
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if _shared:
-        obstacle = " and ".join(special) or (None if forward_only else "it has sinks or a bias")
+        obstacle = " and ".join(special) or (None if forward_only else _MORE)
         lone_bias = None if special or sinks is not None else bias
         shared = _shared[-1].attend(
             AttentionCall(query, key, value, attention_mask, scale, obstacle, bias=lone_bias)

@@ -53,6 +53,24 @@ INDEXED = (
                 f"{_CHOICE}, gated, with sinks, {ROUTED}, several residuals",
                 {**_LATENTS, "head_dim": 8, "num_local_experts": 4},
             ),
+            (
+                "minimax_m3_vl_text",
+                f"blocks of keys that an indexer chooses for each head, or all of them, {ROUTED}",
+                {
+                    "head_dim": 16,
+                    "rotary_dim": 8,
+                    "layer_types": ["full_attention", "minimax_m3_sparse"],
+                    "mlp_layer_types": ["dense", "sparse"],
+                    "dense_intermediate_size": 96,
+                    "shared_intermediate_size": 48,
+                    "num_local_experts": 4,
+                    "num_experts_per_tok": 2,
+                    "index_n_heads": 2,
+                    "index_head_dim": 16,
+                    "index_block_size": 4,
+                    "index_topk_blocks": 2,
+                },
+            ),
         )
     ),
 )

@@ -65,7 +65,7 @@ def layer_kinds(model: Any) -> list[LayerKind]:
             kinds.append(LayerKind(False, 0, own=functools.partial(copy.deepcopy, layer)))
         elif type(layer) in attending:
             kinds.append(ATTENDING)
-        elif type(layer) is cache_utils.DynamicIndexedLayer:
+        elif type(layer) is cache_utils.DynamicIndexedLayer or hasattr(layer, "update_index"):
             kinds.append(ATTENDING._replace(indexed=True))
         elif type(layer) is cache_utils.DummyLayer:
             kinds.append(LayerKind(attends=False, states=0))
@@ -118,7 +118,7 @@ def new_cache(
         if kind.states:
             return cache_utils.LinearAttentionLayer(kind.states)
         if kind.indexed:
-            return cache_utils.DynamicIndexedLayer()
+            return _indexed_layer_class()()
         return cache_utils.DynamicLayer() if kind.attends else cache_utils.DummyLayer()
 
     return read_cache([layer(kind) for kind in kinds])
@@ -237,6 +237,20 @@ def state_tensors(cache: Any, states: Sequence[State]) -> list[torch.Tensor]:
 
 def _attending(cache: Any, kinds: Sequence[LayerKind]) -> list[Any]:
     return [layer for layer, kind in zip(cache.layers, kinds, strict=True) if kind.attends]
+
+
+@functools.cache
+def _indexed_layer_class() -> type:
+    from transformers.cache_utils import DynamicIndexedLayer
+
+    class IndexedLayer(DynamicIndexedLayer):
+        """Keeps the keys of an indexer by either of transformers' interfaces."""
+
+        def update_index(self, keys: torch.Tensor) -> torch.Tensor:
+            """Add keys [B, 1, S, D]; return all of them."""
+            return self.update_indexer(keys.squeeze(1))[:, None]
+
+    return IndexedLayer
 
 
 @functools.cache

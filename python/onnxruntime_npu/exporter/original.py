@@ -22,6 +22,7 @@ from .caches.dynamic import DynamicStep
 from .caches.step import LayerCache, Step
 from .compressed_attention import fuse_compressed_attention
 from .indexed_attention import choose_in_graph
+from .indexed_blocks import choose_blocks_in_graph
 from .model_cache import (
     Cached,
     cache_argument,
@@ -263,12 +264,13 @@ def keep_original(
             return run_with_cache(model)
 
     recurrences = replace_recurrences(model, run, functions, findings)
+    choose_in_graph(model, functions)
+    choose_blocks_in_graph(model, functions)
     if not fuse_compressed_attention(model, functions, findings):
         attends = any(kind.attends for kind in layer_kinds(model))
         if attends and not fuse_attention(model, run, findings, functions, opset):
             fuse_own_attention(model, run, functions, findings)
     replace_rotary(model, run, functions, findings)
-    choose_in_graph(model, functions)
     with functions.replaced():
         cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))
     report_convolutions(model, cached.states, findings)

@@ -30,6 +30,7 @@ class StepLayer(CacheLayerMixin):
     """A layer of transformers' cache that lies in the cache of a step."""
 
     is_sliding = False  # every layer keeps all tokens, and masks see to windows
+    slots_are_positions = True
 
     def __init__(self, step: Step, cache: LayerCache) -> None:
         CacheLayerMixin.__init__(self)
@@ -56,6 +57,10 @@ class StepLayer(CacheLayerMixin):
         self.cache = self._step.update_index(self.cache, keys)
         assert self.cache.index_key is not None
         return self.cache.index_key.squeeze(self._step.heads_axis)
+
+    def update_index(self, keys: torch.Tensor) -> torch.Tensor:
+        """Write an indexer's new keys [B, 1, S, D]; return those of the whole cache."""
+        return self.update_indexer(keys.squeeze(1))[:, None]
 
     def take(self, cache: LayerCache) -> tuple[torch.Tensor, torch.Tensor]:
         """Hold what the cache has become; return its keys and values."""

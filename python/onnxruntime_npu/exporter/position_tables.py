@@ -53,7 +53,8 @@ def follow_positions(model: Any, functions: ReplacedFunctions) -> PositionTables
 
     Tables that follow the positions which the model takes are left as they are.
     """
-    tables = PositionTables(attempt(_first_rows, model))
+    with functions.replaced():
+        tables = PositionTables(attempt(_first_rows, model))
     for table in tables.first_rows:
         functions.add(table, "forward", tables.reader(table))
     return tables
