@@ -126,7 +126,6 @@ REPEATED_KINDS = (
     "qwen3_5_text",
     "qwen3_moe",
     "roberta",
-    "seed_oss",
     "smollm3",
     "solar_open",
     "stablelm",

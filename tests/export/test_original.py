@@ -179,14 +179,9 @@ def test_cache_that_a_model_cannot_have_is_refused_with_the_reason(tmp_path, kin
 
 
 def test_model_that_caches_what_no_layer_of_ours_keeps_is_refused(tmp_path):
-    types = ["linear_attention", "full_attention"]  # of a cache of its own
-    config = transformers.MiniMaxConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2, layer_types=types,
-        num_attention_heads=2, num_key_value_heads=2, num_local_experts=2, bos_token_id=1,
-        eos_token_id=2,
-    )  # fmt: skip
-    with pytest.raises(ExportError, match=r"\(minimax\): .*MiniMax uses cache of its own"):
-        export_causal_lm(transformers.MiniMaxForCausalLM(config).eval(), tmp_path)
+    config = transformers.xLSTMConfig(vocab_size=97, hidden_size=64, num_heads=4, num_blocks=2)
+    with pytest.raises(ExportError, match=r"\(xlstm\): .*rnn_state"):
+        export_causal_lm(transformers.xLSTMForCausalLM(config).eval(), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
