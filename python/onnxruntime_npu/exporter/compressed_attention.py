@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
 from .attention_interface import attend_with_sinks
 from .compressed_cache import (
@@ -29,6 +28,7 @@ from .compressed_cache import (
     new_layer,
     series_of,
 )
+from .indexed_attention import largest
 from .proof import Findings, compare
 from .replaced_functions import ReplacedFunctions
 
@@ -133,11 +133,7 @@ class CompressedAttention:
         query = indexer.q_b_proj(residual).unflatten(-1, (-1, indexer.head_dim)).transpose(1, 2)
         query = self._rotate(query, cos, sin).transpose(1, 2)
         scores = indexer.scorer(query, index_keys, x).masked_fill(~visible, -torch.inf)
-        # Further columns, which are cut off again: there may be fewer keys than are chosen.
-        scores = nn.functional.pad(scores, (0, indexer.index_topk), value=-torch.inf)
-        best = scores.topk(indexer.index_topk, dim=-1).indices
-        chosen = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, best, True)
-        return keys, visible & chosen[..., : keys.shape[1]]
+        return keys, visible & largest(scores, indexer.index_topk)
 
     def _entries(
         self,

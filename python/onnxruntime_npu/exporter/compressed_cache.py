@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from .caches.step import State
+from .positioned_layer import PositionedLayer
 
 _PARTS = ("q_a_proj", "q_a_norm", "q_b_proj", "q_b_norm", "kv_proj", "kv_norm", "sinks")
 _MORE_PARTS = ("o_a_proj", "o_b_proj", "compressor", "rope_layer_type", "sliding_window")
@@ -20,13 +21,12 @@ def is_compressed_attention(module: nn.Module) -> bool:
     return all(hasattr(module, name) for name in (*_PARTS, *_MORE_PARTS))
 
 
-class CompressedLayer:
+class CompressedLayer(PositionedLayer):
     """What a layer keeps, by the names of its states, in a cache of transformers.
 
     ``slots``: T, of earlier and new tokens.
     """
 
-    is_sliding = False
     is_compileable = False
 
     def __init__(self, slots: Any) -> None:
@@ -35,18 +35,6 @@ class CompressedLayer:
         CacheLayerMixin.register(CompressedLayer)  # which a cache tells layers of attention by
         self.kept: dict[str, torch.Tensor] = {}
         self.slots = slots
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return a length and an offset, of a mask that is not used."""
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        """Return 0: positions are given to the model."""
-        return 0
-
-    def get_max_length(self) -> int:
-        """Return -1, no limit."""
-        return -1
 
 
 def states_of(attention: Any) -> list[State]:

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import torch
+from torch import nn
 
 from .model_cache import layer_kinds
 from .replaced_functions import ReplacedFunctions
@@ -19,6 +20,17 @@ def choose_in_graph(model: Any, functions: ReplacedFunctions) -> None:
     """
     if any(kind.indexed for kind in layer_kinds(model)):
         functions.add(sys.modules[type(model).__module__], "min", torch.sym_min)
+
+
+def largest(scores: torch.Tensor, count: int) -> torch.Tensor:
+    """Return the mask of the ``count`` largest scores [.., T] of a row; of all, if T is less.
+
+    Scores of -inf may be left out: further columns of them stand for those that are missing.
+    """
+    padded = nn.functional.pad(scores, (0, count), value=-torch.inf)
+    chosen = torch.zeros_like(padded, dtype=torch.bool)
+    chosen = chosen.scatter(-1, padded.topk(count, dim=-1).indices, True)
+    return chosen[..., : scores.shape[-1]]
 
 
 def chosen_keys(indices: torch.Tensor, count: int, visible: torch.Tensor | None) -> torch.Tensor:

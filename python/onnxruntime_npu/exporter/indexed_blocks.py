@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import nn
 
+from .indexed_attention import largest
 from .proof import attempt, compare
 from .replaced_functions import ReplacedFunctions
 
@@ -40,7 +40,7 @@ def _forward(indexer: Any) -> Callable[..., torch.Tensor]:
         position_ids: torch.Tensor,
     ) -> torch.Tensor:
         """Return the mask [B, G, S, T] of the keys in blocks that are chosen."""
-        count, size = indexer.block_size, indexer.topk_blocks
+        count = indexer.block_size
         shape = (*hidden_states.shape[:2], -1, indexer.head_dim)
         query = indexer.q_norm(indexer.q_proj(hidden_states).view(shape)).transpose(1, 2)
         key = indexer.k_norm(indexer.k_proj(hidden_states).view(shape)).transpose(1, 2)
@@ -62,11 +62,8 @@ def _forward(indexer: Any) -> Callable[..., torch.Tensor]:
         best = torch.full_like(scores, -torch.inf).scatter_reduce(3, block, scores, "amax")
         behind = (position_ids // count)[:, None, :, None] - slots
         best = best.masked_fill((behind >= 0) & (behind < indexer.local_blocks), torch.inf)
-        # Further columns, since there may be fewer than are chosen.
-        padded = nn.functional.pad(best, (0, size), value=-torch.inf)
-        chosen = torch.zeros_like(padded, dtype=torch.bool)
-        chosen = chosen.scatter(3, padded.topk(size, dim=3).indices, True)
-        return (chosen & (padded > -torch.inf)).gather(3, block)
+        chosen = largest(best, indexer.topk_blocks) & (best > -torch.inf)
+        return chosen.gather(3, block)
 
     return forward
 

@@ -17,6 +17,7 @@ from .attention_interface import AttentionCall
 from .caches.static import StaticStep
 from .caches.step import LayerCache, State, Step
 from .model_cache import LayerKind, read_cache, state_tensors, take_state
+from .positioned_layer import PositionedLayer
 from .proof import NotProven
 from .roles.masking import Masking
 from .state_layers import StateLayer
@@ -26,10 +27,9 @@ _MOST_POSITIONS = 2**20  # that a mask function is compared on
 Maskings = dict[int, Masking | None]
 
 
-class StepLayer(CacheLayerMixin):
+class StepLayer(PositionedLayer, CacheLayerMixin):
     """A layer of transformers' cache that lies in the cache of a step."""
 
-    is_sliding = False  # every layer keeps all tokens, and masks see to windows
     slots_are_positions = True
 
     def __init__(self, step: Step, cache: LayerCache) -> None:
@@ -72,18 +72,6 @@ class StepLayer(CacheLayerMixin):
     def block_slots(self) -> torch.Tensor | None:
         """The slot of each new token [B, S] in a cache of blocks; None for other caches."""
         return self._step.block_slots
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """Return a length and an offset, which the step's masks do not use."""
-        return query_length, 0
-
-    def get_seq_length(self) -> int:
-        """Return 0: rows differ in their lengths, so that positions are given to the model."""
-        return 0
-
-    def get_max_length(self) -> int:
-        """Return -1, no limit."""
-        return -1
 
 
 class StatefulStepLayer(StateLayer, StepLayer):
