@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -56,7 +57,6 @@ def _recorded(
     try:
         with computed_by(in_float32, without_products(layers)):
             for batch in bar("Watching the inputs of layers", "batch", iterable=batches):
-                watched.last = None
                 _run(model, batch)
     finally:
         model.train(training)
@@ -69,8 +69,9 @@ class _Watched:
 
     def __init__(self, layers: Mapping[str, torch.nn.Linear]) -> None:
         self.inputs: dict[str, _Recorded] = {}  # by the first layer that takes each
-        self.last: torch.Tensor | None = None  # which the layers named last took
         self._others: set[str] = set()
+        # By what was taken, which is not kept: what another layer will take lives until then.
+        self._taken: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], _Recorded]] = {}
         self._handles = [
             layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()
         ]
@@ -81,12 +82,13 @@ class _Watched:
             if name in self._others or not given.numel():
                 return
             if name not in self.inputs:
-                if given is self.last:
+                earlier = self._taken.get(_values_of(given))
+                if earlier is not None and earlier[0]() is given:
                     self._others.add(name)
-                    next(reversed(self.inputs.values())).names.append(name)
+                    earlier[1].names.append(name)
                     return
                 self.inputs[name] = _Recorded(name, given.shape[-1])
-            self.last = given
+            self._taken[_values_of(given)] = (weakref.ref(given), self.inputs[name])
             self.inputs[name].add(given)
 
         return hook
@@ -95,6 +97,11 @@ class _Watched:
         """Take the hooks off."""
         for handle in self._handles:
             handle.remove()
+
+
+def _values_of(tensor: torch.Tensor) -> tuple[int, int]:
+    """A key of a tensor's values while it lives; operators in place change it."""
+    return id(tensor), 0 if tensor.is_inference() else tensor._version
 
 
 class _Recorded:

@@ -235,6 +235,30 @@ def test_watched_layers_are_multiplied_in_float32_where_torch_has_no_products(
         )
 
 
+class Latents(torch.nn.Module):
+    """Two layers that take the same tensor, with a third between; or it is changed in place."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.query_down, self.query_up, self.key_down = (
+            torch.nn.Linear(64, 64, bias=False) for _ in range(3)
+        )
+        self.in_place = in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        query = self.query_up(self.query_down(x))
+        return query + self.key_down(x.mul_(2) if self.in_place else x)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_layers_that_take_one_tensor_are_seen_together_whatever_runs_between(in_place) -> None:
+    model = Latents(in_place).eval()
+    layers = dict(model.named_children())
+    names = list(seen_inputs(model, layers, [_x(torch.float32, 4, 64)]))
+    together = [("query_down", "key_down"), ("query_up",)]
+    assert names == ([(name,) for name in layers] if in_place else together)
+
+
 class Attention(torch.nn.Module):
     """Projections that take the same tensor, and one that takes another."""
 
