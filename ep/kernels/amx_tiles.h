@@ -139,12 +139,10 @@ struct Sums {
   // `block` holds. Each tile of the block before is stored to `before` where the next block needs it: its last product
   // is three products old by then. Storing all four at the end of a block waits for that block's last product, and no
   // other tile instruction passes a store: 60 cycles.
-  template <class Dot, bool kStreamLeft, bool kStreamRight, bool kFromMemory>
+  template <class Dot, bool kFromMemory>
   static void AddFirst(float* before, const float* block, int64_t row_stride, const char* left, int64_t left_stride,
                        const char* right, int64_t right_stride) {
-    LoadOperand<6, kStreamRight>(right, right_stride);
-    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreamRight>(right + 64, right_stride);
-    LoadOperand<4, kStreamLeft>(left, left_stride);
+    LoadOperands(left, left_stride, right, right_stride);
     Exchange<0, kFromMemory>(before, block, row_stride);
     Dot::template Run<0, 4, 6>();
     if constexpr (kColumnTiles == 2) {
@@ -153,7 +151,6 @@ struct Sums {
     }
     if constexpr (kRowTiles == 2) {
       const int64_t lower = 4 * row_stride;  // floats, to 16 rows down
-      LoadOperand<5, kStreamLeft>(left + 16 * left_stride, left_stride);
       Exchange<2, kFromMemory>(before + lower, block + lower, row_stride);
       Dot::template Run<2, 5, 6>();
       if constexpr (kColumnTiles == 2) {
@@ -163,22 +160,25 @@ struct Sums {
     }
   }
   // += left, [row][64 bytes along the summed axis], times right, [pair along that axis][column], through tiles 4 to 7.
-  // kStream...: that operand stays in the L2 cache, so hint not to fill L1 with it.
-  template <class Dot, bool kStreamLeft, bool kStreamRight>
+  template <class Dot>
   static void Add(const char* left, int64_t left_stride, const char* right, int64_t right_stride) {
-    LoadOperand<6, kStreamRight>(right, right_stride);
-    if constexpr (kColumnTiles == 2) LoadOperand<7, kStreamRight>(right + 64, right_stride);
-    LoadOperand<4, kStreamLeft>(left, left_stride);
+    LoadOperands(left, left_stride, right, right_stride);
     Dot::template Run<0, 4, 6>();
     if constexpr (kColumnTiles == 2) Dot::template Run<1, 4, 7>();
     if constexpr (kRowTiles == 2) {
-      LoadOperand<5, kStreamLeft>(left + 16 * left_stride, left_stride);
       Dot::template Run<2, 5, 6>();
       if constexpr (kColumnTiles == 2) Dot::template Run<3, 5, 7>();
     }
   }
 
  private:
+  // Left comes from the L2 cache and passes by L1, where right stays. What comes from further away is asked for first.
+  static void LoadOperands(const char* left, int64_t left_stride, const char* right, int64_t right_stride) {
+    LoadStreaming<4>(left, left_stride);
+    if constexpr (kRowTiles == 2) LoadStreaming<5>(left + 16 * left_stride, left_stride);
+    amx::Load<6>(right, right_stride);
+    if constexpr (kColumnTiles == 2) amx::Load<7>(right + 64, right_stride);
+  }
   template <int kTile, bool kFromMemory>
   static void Exchange(float* before, const float* next, int64_t row_stride) {
     amx::Store<kTile>(before, row_stride);
@@ -186,14 +186,6 @@ struct Sums {
       amx::Load<kTile>(next, row_stride);
     } else {
       Zero<kTile>();
-    }
-  }
-  template <int kTile, bool kStream>
-  static void LoadOperand(const char* base, int64_t row_stride) {
-    if constexpr (kStream) {
-      LoadStreaming<kTile>(base, row_stride);
-    } else {
-      amx::Load<kTile>(base, row_stride);
     }
   }
 };

@@ -61,21 +61,15 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   const char* b = static_cast<const char*>(b_panel);
   const int steps = static_cast<int>((depth + Dot::kDepth - 1) / Dot::kDepth);
   PanelStreams streams = work.streams;
-  // The sliver comes from the L2 cache and passes by L1, where the chunk of B stays.
-  constexpr bool kStreamLeft = true, kStreamRight = false;
-  const auto add = [&]() __attribute__((always_inline)) {
-    Block::template Add<Dot, kStreamLeft, kStreamRight>(a, a_stride, b, kRowBytes);
-  };
+  const auto add = [&]() __attribute__((always_inline)) { Block::template Add<Dot>(a, a_stride, b, kRowBytes); };
   const auto first = [&]() __attribute__((always_inline)) {
     if (work.held == nullptr) {
       accumulate ? Block::LoadFrom(c, kRowBytes) : Block::Clear();
       add();
     } else if (!accumulate) {
-      Block::template AddFirst<Dot, kStreamLeft, kStreamRight, false>(work.held, c, kRowBytes, a, a_stride, b,
-                                                                      kRowBytes);
+      Block::template AddFirst<Dot, false>(work.held, c, kRowBytes, a, a_stride, b, kRowBytes);
     } else if (work.held != c) {
-      Block::template AddFirst<Dot, kStreamLeft, kStreamRight, true>(work.held, c, kRowBytes, a, a_stride, b,
-                                                                     kRowBytes);
+      Block::template AddFirst<Dot, true>(work.held, c, kRowBytes, a, a_stride, b, kRowBytes);
     } else {
       add();
     }

@@ -151,12 +151,11 @@ void MultiplyBlock(const RowRounding& a, const uint8_t* stored, const PanelScale
       const char* right = panel;
       amx::CompilerBarrier();
       float* before = sums_of(block + kKeptBlocks - 1);
-      Block::template AddFirst<amx::DotInt8, true, false, false>(before, before, kRowBytes, left, kUnit, right,
-                                                                 kRowBytes);
+      Block::template AddFirst<amx::DotInt8, false>(before, before, kRowBytes, left, kUnit, right, kRowBytes);
       for (int64_t step = 1; step < steps; ++step) {
         left += kSliverUnitBytes;
         right += kUnitBytes;
-        Block::template Add<amx::DotInt8, true, false>(left, kUnit, right, kRowBytes);
+        Block::template Add<amx::DotInt8>(left, kUnit, right, kRowBytes);
         if (step % amx::kAwakeSteps == amx::kAwakeSteps - 1) {
           amx::Store<6>(sums_of(block), kRowBytes);  // the sums are stored over it
         }

@@ -15,6 +15,8 @@ struct TileCounts {
   // The most products between two stores of one thread, or before its first since ldtilecfg. A step of 2 × 2 tiles is
   // four products.
   int64_t most_products_without_store = 0;
+  // Products whose thread has loaded a tile since its last product: one of each step, if loads come before products.
+  int64_t products_after_loads = 0;
   // Products of a thread since whose last product its vector registers have changed: other work lies between the two.
   int64_t products_after_vectors = 0;
 };

@@ -59,7 +59,7 @@ std::atomic<int64_t> executed{0};
 // TileCounts of all threads.
 struct {
   std::atomic<int64_t> products, stores, loads, hinted_loads, lines, loads_from_l1, most_products_without_store,
-      products_after_vectors;
+      products_after_loads, products_after_vectors;
 } counts;
 
 // The lower quarters of zmm0 to zmm15, and zmm16 to zmm31 where a machine has them.
@@ -70,6 +70,7 @@ thread_local Vectors vectors_at_product = {};  // at this thread's last product
 thread_local Vectors vectors_now = {};
 
 thread_local int64_t products_without_store = 0;
+thread_local bool loaded_since_product = false;
 
 // The tiles that a thread loaded last, as an L1 cache of 48 KB holds them.
 constexpr int kTilesOfL1 = 48;
@@ -78,6 +79,8 @@ thread_local int next_loaded = 0;
 
 void CountProduct() {
   ++counts.products;
+  if (loaded_since_product) ++counts.products_after_loads;
+  loaded_since_product = false;
   if (std::memcmp(&vectors_at_product, &vectors_now, sizeof(Vectors)) != 0) {
     ++counts.products_after_vectors;
     vectors_at_product = vectors_now;
@@ -96,6 +99,7 @@ void CountStore() {
 
 void CountLoad(const uint8_t* base, int64_t stride, int rows, int row_bytes, bool hinted) {
   constexpr uintptr_t kLine = 64;
+  loaded_since_product = true;
   for (int row = 0; row < rows; ++row) {
     const uintptr_t first = reinterpret_cast<uintptr_t>(base + row * stride);
     counts.lines += static_cast<int64_t>((first + static_cast<uintptr_t>(row_bytes) - 1) / kLine - first / kLine + 1);
@@ -417,6 +421,7 @@ extern "C" TileCounts npu_take_tile_counts() {
           .lines = counts.lines.exchange(0),
           .loads_from_l1 = counts.loads_from_l1.exchange(0),
           .most_products_without_store = counts.most_products_without_store.exchange(0),
+          .products_after_loads = counts.products_after_loads.exchange(0),
           .products_after_vectors = counts.products_after_vectors.exchange(0)};
 }
 

@@ -95,6 +95,7 @@ TEST_CASE("child: products of long groups of integers follow the recipe" * docte
   CHECK(counts.hinted_loads == 2 * kSteps);
   CHECK(counts.loads == 2 * kSteps);
   CHECK(counts.lines == 16 * 4 * kSteps);
+  CHECK(counts.products_after_loads == kSteps);
 }
 
 TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip()) {
@@ -105,6 +106,7 @@ TEST_CASE("child: few rows of a product in tiles load B once" * doctest::skip())
     CHECK(counts.most_products_without_store <= kAwakeProducts);
     CHECK(counts.hinted_loads == counts.products / 2);
     CHECK(counts.loads == counts.products / 2);
+    CHECK(counts.products_after_loads == counts.products / 4);
   }
 }
 

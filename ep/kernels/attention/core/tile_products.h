@@ -83,11 +83,11 @@ class TileProducts {
     const auto* keys = reinterpret_cast<const char*>(keys_ + score_word_);
     const auto* queries = reinterpret_cast<const char*>(queries_ + score_word_ * kWidth);
     if (score_word_ == 0) {
-      Block::template AddFirst<Dot, true, false, /*kFromMemory=*/false>(before_, nullptr, kRowBytes, keys,
-                                                                        key_stride_ * 4, queries, kRowBytes);
+      Block::template AddFirst<Dot, /*kFromMemory=*/false>(before_, nullptr, kRowBytes, keys, key_stride_ * 4, queries,
+                                                           kRowBytes);
       before_ = scores_;
     } else {
-      Block::template Add<Dot, true, false>(keys, key_stride_ * 4, queries, kRowBytes);
+      Block::template Add<Dot>(keys, key_stride_ * 4, queries, kRowBytes);
     }
     score_word_ += kStepWords;
   }
@@ -96,11 +96,11 @@ class TileProducts {
     const auto* columns = reinterpret_cast<const char*>(columns_ + pair_);
     const auto* weights = reinterpret_cast<const char*>(weights_ + pair_ * kWidth);
     if (before_ != sums_) {  // a new block, or scores have come between
-      Block::template AddFirst<Dot, true, false, /*kFromMemory=*/true>(before_, sums_, kRowBytes, columns,
-                                                                       column_stride_ * 4, weights, kRowBytes);
+      Block::template AddFirst<Dot, /*kFromMemory=*/true>(before_, sums_, kRowBytes, columns, column_stride_ * 4,
+                                                          weights, kRowBytes);
       before_ = sums_;
     } else {
-      Block::template Add<Dot, true, false>(columns, column_stride_ * 4, weights, kRowBytes);
+      Block::template Add<Dot>(columns, column_stride_ * 4, weights, kRowBytes);
     }
     --sum_steps_;
     pair_ += kStepWords;
