@@ -27,6 +27,7 @@ COMPLETE = "complete"
 EXPORT_PACKAGES = ("torch", "transformers", "onnxscript", "onnx", "onnx-ir")
 # Capacity of the cache: the longest prompt and the decoded tokens.
 CAPACITY = 2304
+_LEAST_GROUP = 32  # weights of 4 bits that share a scale
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,11 @@ def _save_deepseek(layers: int | None, folder: Path) -> None:
 
 
 def _save_random(config: Any, folder: Path) -> None:
-    """Save a model of bfloat16 with random weights, its norms 1 and its biases 0."""
+    """Save a model of bfloat16 with random weights, its norms 1 and its biases 0.
+
+    Weights are integers of 4 bits times a power of two: every rule that quantises by the largest
+    value of a group finds them again, so that engines with other rules compute the same model.
+    """
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -181,8 +186,13 @@ def _save_random(config: Any, folder: Path) -> None:
         for name, weight in model.named_parameters():
             if name.endswith("norm.weight"):
                 weight.fill_(1)
-            else:
+            elif weight.dim() < 2:
                 weight.normal_(0, 0.02, generator=generator)
+            else:
+                groups = weight.view(-1, _LEAST_GROUP)
+                groups.normal_(0, 2.5, generator=generator).round_().clamp_(-7, 7)
+                places = torch.randint(_LEAST_GROUP, (len(groups), 1), generator=generator)
+                groups.scatter_(1, places, -8).mul_(2**-7)
         for buffer in model.buffers():  # those that are saved are biases of routers
             buffer.zero_()
     model.save_pretrained(folder)

@@ -137,8 +137,13 @@ def _compress(graph: Any, vocabulary: int, dtype: str) -> list[Any]:
         rows, columns = weight.shape
         is_int4 = dtype == "int4" and rows != vocabulary
         groups = weight.reshape(rows, -1, group_of(columns) if is_int4 else columns)
-        scales = np.abs(groups).max(-1, keepdims=True) / (7 if is_int4 else 127)
-        integers = np.rint(groups / np.where(scales == 0, 1, scales)).astype(np.int8)
+        if is_int4:  # the largest value becomes -8, as the other quantisers have it
+            largest = np.take_along_axis(groups, np.abs(groups).argmax(-1)[..., None], -1)
+            scales, limits = largest / -8, (-8, 7)
+        else:
+            scales, limits = np.abs(groups).max(-1, keepdims=True) / 127, (-127, 127)
+        rounded = np.rint(groups / np.where(scales == 0, 1, scales))
+        integers = np.clip(rounded, *limits).astype(np.int8)
         if is_int4:
             packed.append(np.ascontiguousarray(nibbles(integers.view(np.uint8) & 15)))
             stored = ops.constant(ov.Tensor(packed[-1], list(groups.shape), ov.Type.i4))
