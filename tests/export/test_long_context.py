@@ -41,6 +41,7 @@ UNSCALED = {
     "gptj",
     "mpt",
     "opt",
+    "recurrent_gemma",
     "roberta",
     "trocr",
     "xglm",

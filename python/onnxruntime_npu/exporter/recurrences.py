@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from .caches.sequences import Sequences
+from .gated_recurrence import replace_gated_recurrence
 from .lightning_attention import replace_lightning_attention
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed_calls
@@ -29,17 +30,17 @@ class Recurrences:
 
     def __init__(self) -> None:
         self._cache: Any = None  # a ReadCache; None in a run without one
-        self._sequences: Sequences | None = None
+        self.sequences: Sequences | None = None  # of the tokens of the run, if not all are
         self.replaced = False  # whether any is
 
     @contextmanager
     def reading(self, cache: Any, sequences: Sequences | None = None) -> Iterator[None]:
         """Read states of a ReadCache inside; ``sequences``: of the tokens, if not all are."""
-        self._cache, self._sequences = cache, sequences
+        self._cache, self.sequences = cache, sequences
         try:
             yield
         finally:
-            self._cache = self._sequences = None
+            self._cache = self.sequences = None
 
     def selective_scan(
         self,
@@ -157,12 +158,12 @@ class Recurrences:
         query, key = query.float(), key.float()
         if use_qk_l2norm_in_kernel:
             query, key = _normalised(query), _normalised(key)
-        if self._sequences is None:
+        if self.sequences is None:
             lengths = torch.full((batch,), tokens, dtype=torch.int32)
             numbers = torch.arange(batch, dtype=torch.int32)[:, None].expand(batch, tokens)
         else:
-            lengths, numbers = self._sequences.spans.int(), self._sequences.numbers.int()
-            g, beta = self._sequences.cleared(g), self._sequences.cleared(beta)
+            lengths, numbers = self.sequences.spans.int(), self.sequences.numbers.int()
+            g, beta = self.sequences.cleared(g), self.sequences.cleared(beta)
         if initial_state is None:
             sizes = (batch, value.shape[2], value.shape[3], key.shape[3])
             initial_state = torch.zeros(sizes, device=value.device)
@@ -184,18 +185,49 @@ class Recurrences:
         output = output.unflatten(0, (batch, tokens)).to(value.dtype)
         return output, state if output_final_state else None
 
+    def gated_sums(
+        self, x: torch.Tensor, gate: torch.Tensor, initial: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sums of x [B, S, C], to whose past gate [B, S, C] applies, and the last."""
+        if self.sequences is not None:
+            x, gate = self.sequences.rows(x, gate)
+            token = self.sequences.is_token()[..., None]
+            x, gate = torch.where(token, x, 0.0), torch.where(token, gate, 1.0)
+        if initial is None:
+            initial = torch.zeros_like(x[:, 0])
+
+        def step(
+            state: torch.Tensor, new: torch.Tensor, decay: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            state = decay * state + new
+            return state, state.clone()
+
+        state, output = _over_tokens(step, initial, [x.transpose(0, 1), gate.transpose(0, 1)])
+        return self._tokens(output.transpose(0, 1)), state
+
+    def without_padding(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """Return x [B, S, C] with zeros before the first token of each row, at positions [B, S].
+
+        Where sequences are known, padding does not lie before tokens.
+        """
+        if self.sequences is not None:
+            return x
+        first = (positions == 0).int()
+        after = first.flip(1).cumsum(1).flip(1) - first
+        return torch.where((after > 0)[..., None], 0.0, x)
+
     def _rows(
         self, hidden: torch.Tensor, time: torch.Tensor, *others: torch.Tensor
     ) -> tuple[torch.Tensor, ...]:
         """Return tensors [B, S, ..] of all sequences; padding takes no time and changes nothing."""
-        if self._sequences is None:
+        if self.sequences is None:
             return (hidden, time, *others)
-        hidden, time, *rest = self._sequences.rows(hidden, time, *others)
-        return (hidden, torch.where(self._sequences.is_token()[..., None], time, 0.0), *rest)
+        hidden, time, *rest = self.sequences.rows(hidden, time, *others)
+        return (hidden, torch.where(self.sequences.is_token()[..., None], time, 0.0), *rest)
 
     def _tokens(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows [B, S, ..] as the layer has its tokens."""
-        return rows if self._sequences is None else self._sequences.unpadded(rows)
+        return rows if self.sequences is None else self.sequences.unpadded(rows)
 
 
 class _Form(NamedTuple):
@@ -236,6 +268,7 @@ def replace_recurrences(
     """Add the proven replacements to ``functions``; ``run`` runs the model once."""
     recurrences = Recurrences()
     replace_lightning_attention(model, recurrences, functions, findings)
+    replace_gated_recurrence(model, recurrences, functions, findings)
     module = sys.modules[type(model).__module__]
     for form in _FORMS:
         if not hasattr(module, form.name):

@@ -171,6 +171,11 @@ RECURRENT = tuple(
         ("qwen3_5_text", "gated delta rule or attention", _DELTA),
         ("qwen3_next", f"gated delta rule or attention, {ROUTED}", {**_DELTA, **_SHARED_EXPERT}),
         (
+            "recurrent_gemma",
+            "sums that gates decay, or attention with a window",
+            {**TOKENS, "num_hidden_layers": 3, "attention_window_size": 6},
+        ),
+        (
             "zaya",
             f"convolved keys and queries, {ROUTED}",
             {

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -22,8 +22,10 @@ from .caches.step import LayerCache, State
 from .compressed_cache import CompressedLayer
 from .model_cache import Cached, LayerKind, filled_cache
 from .proof import Findings, NotProven
-from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
+
+if TYPE_CHECKING:
+    from .recurrences import Recurrences
 
 _CONVOLUTION, _OF_SINGLE_TOKENS = "causal_conv1d_fn", "causal_conv1d_update"
 _FUSED = {None: "None", "silu": "silu", "swish": "silu"}
@@ -144,7 +146,9 @@ class _Convolutions:
         for layer in self._layers:
             if layer.noted is not None and layer.noted[1] is hidden_states:
                 place, layer.noted = layer.noted[0], None
-                return self._convolve(layer, place, hidden_states, weight, bias, activation)
+                return convolve(
+                    layer, place, hidden_states, weight, bias, activation, self._sequences
+                )
         raise NotProven("its convolution reads other columns than those of the cache")
 
     def of_single_tokens(
@@ -159,35 +163,42 @@ class _Convolutions:
         for layer in self._layers:
             for place, state in layer.conv_states.items():
                 if state is conv_state:
-                    return self._convolve(layer, place, hidden_states, weight, bias, activation)
+                    return convolve(
+                        layer, place, hidden_states, weight, bias, activation, self._sequences
+                    )
         raise NotProven("its convolution reads another state than those of the cache")
 
-    def _convolve(
-        self,
-        layer: StateLayer,
-        place: int,
-        hidden: torch.Tensor,
-        weight: torch.Tensor,
-        bias: torch.Tensor | None,
-        activation: str | None,
-    ) -> torch.Tensor:
-        state = layer.conv_states[place]
-        assert state is not None
-        # Of the weight's dtype, which some models keep in float32 in any precision.
-        new, kept = hidden.transpose(1, 2).to(weight.dtype), state.to(weight.dtype)
-        options = {"bias": bias, "activation": _FUSED.get(activation, "None")}
-        operator = torch.ops.npu.npu_fused_causal_conv1d
-        if self._sequences is None:
-            kept = kept[:, :, 1:].transpose(1, 2).contiguous()
-            out = operator(new, weight.t(), kept, **options)
-            kept = nn.functional.pad(kept.transpose(1, 2), (1, 0))
-        else:
-            borders, rows = self._sequences.ranges
-            options |= {"query_start_loc": borders, "cache_indices": rows}
-            out = operator(new.flatten(0, 1), weight.t(), kept, **options)
-            out = out.unflatten(0, new.shape[:2])
-        layer.conv_states[place] = kept.to(state.dtype)
-        out = out.transpose(1, 2)
-        if activation not in _FUSED:
-            out = ACT2FN[activation](out)
-        return out.to(hidden.dtype)
+
+def convolve(
+    layer: StateLayer,
+    place: int,
+    hidden: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    activation: str | None,
+    sequences: Sequences | None,
+) -> torch.Tensor:
+    """Convolve hidden [B, C, S] by weight [C, taps] after a state of a layer, and update it.
+
+    ``sequences``: as of ``convolved``.
+    """
+    state = layer.conv_states[place]
+    assert state is not None
+    # Of the weight's dtype, which some models keep in float32 in any precision.
+    new, kept = hidden.transpose(1, 2).to(weight.dtype), state.to(weight.dtype)
+    options = {"bias": bias, "activation": _FUSED.get(activation, "None")}
+    operator = torch.ops.npu.npu_fused_causal_conv1d
+    if sequences is None:
+        kept = kept[:, :, 1:].transpose(1, 2).contiguous()
+        out = operator(new, weight.t(), kept, **options)
+        kept = nn.functional.pad(kept.transpose(1, 2), (1, 0))
+    else:
+        borders, rows = sequences.ranges
+        options |= {"query_start_loc": borders, "cache_indices": rows}
+        out = operator(new.flatten(0, 1), weight.t(), kept, **options)
+        out = out.unflatten(0, new.shape[:2])
+    layer.conv_states[place] = kept.to(state.dtype)
+    out = out.transpose(1, 2)
+    if activation not in _FUSED:
+        out = ACT2FN[activation](out)
+    return out.to(hidden.dtype)

@@ -66,18 +66,18 @@ class Reference:
 
 def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads."""
-    tokens, leads = [], []
-    given, cache, name = prompts, None, cache_argument(model)
+    tokens, leads = prompts, []
+    cache, name = None, cache_argument(model)
     # Some models count from 0 in every step if they are not told.
     positioned = "position_ids" in inspect.signature(model.forward).parameters
-    positions = torch.arange(prompts.shape[1])
     for _ in range(new):
+        # RecurrentGemma returns no cache, and begins anew without one.
+        given = tokens if cache is None else tokens[:, -1:]
+        positions = torch.arange(tokens.shape[1])[-given.shape[1] :]
         options = {"position_ids": positions.expand(given.shape)} if positioned else {}
         result = model(input_ids=given, use_cache=True, **{name: cache}, **options)
-        cache = result[name]
-        positions = positions[-1:] + 1
+        cache = result.get(name)
         first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
-        tokens.append(result.logits[:, -1].argmax(-1))
         leads.append(first - second)
-        given = tokens[-1][:, None]
-    return torch.stack(tokens, 1), torch.stack(leads, 1)
+        tokens = torch.cat([tokens, result.logits[:, -1:].argmax(-1)], 1)
+    return tokens[:, prompts.shape[1] :], torch.stack(leads, 1)
