@@ -200,9 +200,7 @@ class TextPart(nn.Module):
         embeds, *stacked = embeds.to(self._dtype).split(self.embedded, -1)
         with (
             self.functions.replaced(),
-            growing_cache(
-                self.model, self._cached, past, states, self._recurrences, mask.shape[1]
-            ) as cache,
+            growing_cache(self.model, self._cached, past, states, self._recurrences, mask) as cache,
             _given_features(self.model.get_decoder(), stacked),
         ):
             logits = self.model(

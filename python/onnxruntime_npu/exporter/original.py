@@ -127,7 +127,7 @@ class OriginalDecoder(nn.Module):
         from .state_layers import growing_cache
 
         mask = self._padding(input_ids, step, past)
-        kept = past, step.states, self._recurrences, step.attention_mask.shape[1]
+        kept = past, step.states, self._recurrences, step.attention_mask
         given = growing_cache(self.model, self._cached, *kept)
         with given as cache:
             logits = self._logits(input_ids, positions, cache, mask)

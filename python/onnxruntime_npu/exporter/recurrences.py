@@ -31,16 +31,26 @@ class Recurrences:
     def __init__(self) -> None:
         self._cache: Any = None  # a ReadCache; None in a run without one
         self.sequences: Sequences | None = None  # of the tokens of the run, if not all are
+        self._mask: torch.Tensor | None = None
         self.replaced = False  # whether any is
 
     @contextmanager
-    def reading(self, cache: Any, sequences: Sequences | None = None) -> Iterator[None]:
-        """Read states of a ReadCache inside; ``sequences``: of the tokens, if not all are."""
-        self._cache, self.sequences = cache, sequences
+    def reading(
+        self,
+        cache: Any,
+        sequences: Sequences | None = None,
+        mask: torch.Tensor | None = None,
+    ) -> Iterator[None]:
+        """Read states of a ReadCache inside.
+
+        ``sequences``: of the tokens, if not all are; ``mask`` [B, T]: 0 for padding of a growing
+        cache, new tokens last.
+        """
+        self._cache, self.sequences, self._mask = cache, sequences, mask
         try:
             yield
         finally:
-            self._cache = self.sequences = None
+            self._cache = self.sequences = self._mask = None
 
     def selective_scan(
         self,
@@ -200,21 +210,20 @@ class Recurrences:
             state: torch.Tensor, new: torch.Tensor, decay: torch.Tensor
         ) -> tuple[torch.Tensor, torch.Tensor]:
             state = decay * state + new
-            return state, state.clone()
+            return state, state.clone()  # scan() takes no result twice
 
         state, output = _over_tokens(step, initial, [x.transpose(0, 1), gate.transpose(0, 1)])
         return self._tokens(output.transpose(0, 1)), state
 
-    def without_padding(self, x: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """Return x [B, S, C] with zeros before the first token of each row, at positions [B, S].
+    def without_padding(self, x: torch.Tensor) -> torch.Tensor:
+        """Return x [B, S, C] with zeros for the padding of a growing cache.
 
-        Where sequences are known, padding does not lie before tokens.
+        Where sequences are known, they say what is padding.
         """
-        if self.sequences is not None:
+        if self._mask is None:
             return x
-        first = (positions == 0).int()
-        after = first.flip(1).cumsum(1).flip(1) - first
-        return torch.where((after > 0)[..., None], 0.0, x)
+        is_token = self._mask[:, self._mask.shape[1] - x.shape[1] :, None] != 0
+        return torch.where(is_token, x, 0.0)
 
     def _rows(
         self, hidden: torch.Tensor, time: torch.Tensor, *others: torch.Tensor

@@ -97,15 +97,17 @@ def growing_cache(
     past: Sequence[LayerCache | tuple[torch.Tensor, torch.Tensor]],
     states: Sequence[torch.Tensor],
     recurrences: Recurrences,
-    slots: Any,
+    mask: torch.Tensor,
 ) -> Iterator[Any]:
     """Yield a cache of transformers, which a run of the model inside lets grow.
 
-    ``past``: keys and values [B, N, T, D] of the layers that attend; ``slots``: with new ones.
+    ``past``: keys and values [B, N, T, D] of the layers that attend; ``mask`` [B, T + S]: 0 for
+    padding, new tokens included.
     """
-    cache = filled_cache(cached.kinds, past, cached.states, states, _growing_layer(model, slots))
+    new_layer = _growing_layer(model, mask.shape[1])
+    cache = filled_cache(cached.kinds, past, cached.states, states, new_layer)
     layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
-    with recurrences.reading(cache), convolved(model, layers, None):
+    with recurrences.reading(cache, mask=mask), convolved(model, layers, None):
         yield cache
 
 
