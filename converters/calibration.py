@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from onnxruntime_npu.progress import bar
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .compensated_rounding import RoundsWhenCalled
 from .input_scales import SeenInputs
@@ -70,8 +70,8 @@ class _Watched:
     def __init__(self, layers: Mapping[str, torch.nn.Linear]) -> None:
         self.inputs: dict[str, _Recorded] = {}  # by the first layer that takes each
         self._others: set[str] = set()
-        # By what was taken, which is not kept: what another layer will take lives until then.
-        self._taken: dict[tuple[int, int], tuple[weakref.ref[torch.Tensor], _Recorded]] = {}
+        # What was taken, in which version: what another layer will take lives until then.
+        self._taken: Any = WeakTensorKeyDictionary()
         self._handles = [
             layer.register_forward_pre_hook(self._hook(name)) for name, layer in layers.items()
         ]
@@ -82,13 +82,13 @@ class _Watched:
             if name in self._others or not given.numel():
                 return
             if name not in self.inputs:
-                earlier = self._taken.get(_values_of(given))
-                if earlier is not None and earlier[0]() is given:
+                version, earlier = self._taken.get(given, (None, None))
+                if version == _version(given):
                     self._others.add(name)
-                    earlier[1].names.append(name)
+                    earlier.names.append(name)
                     return
                 self.inputs[name] = _Recorded(name, given.shape[-1])
-            self._taken[_values_of(given)] = (weakref.ref(given), self.inputs[name])
+            self._taken[given] = _version(given), self.inputs[name]
             self.inputs[name].add(given)
 
         return hook
@@ -99,9 +99,9 @@ class _Watched:
             handle.remove()
 
 
-def _values_of(tensor: torch.Tensor) -> tuple[int, int]:
-    """A key of a tensor's values while it lives; operators in place change it."""
-    return id(tensor), 0 if tensor.is_inference() else tensor._version
+def _version(tensor: torch.Tensor) -> int:
+    """Return a number that operators in place change; 0 in inference mode, which has none."""
+    return 0 if tensor.is_inference() else tensor._version
 
 
 class _Recorded:
