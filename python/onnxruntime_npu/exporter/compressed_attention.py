@@ -133,7 +133,7 @@ class CompressedAttention:
         query = indexer.q_b_proj(residual).unflatten(-1, (-1, indexer.head_dim)).transpose(1, 2)
         query = self._rotate(query, cos, sin).transpose(1, 2)
         scores = indexer.scorer(query, index_keys, x).masked_fill(~visible, -torch.inf)
-        return keys, visible & largest(scores, indexer.index_topk)
+        return keys, largest(scores, indexer.index_topk)
 
     def _entries(
         self,

@@ -23,14 +23,12 @@ def choose_in_graph(model: Any, functions: ReplacedFunctions) -> None:
 
 
 def largest(scores: torch.Tensor, count: int) -> torch.Tensor:
-    """Return the mask of the ``count`` largest scores [.., T] of a row; of all, if T is less.
-
-    Scores of -inf may be left out: further columns of them stand for those that are missing.
-    """
+    """Return the mask of the ``count`` largest scores [.., T] of a row, but for those of -inf."""
+    # Further columns, which are cut off again: there may be fewer scores.
     padded = nn.functional.pad(scores, (0, count), value=-torch.inf)
     chosen = torch.zeros_like(padded, dtype=torch.bool)
     chosen = chosen.scatter(-1, padded.topk(count, dim=-1).indices, True)
-    return chosen[..., : scores.shape[-1]]
+    return chosen[..., : scores.shape[-1]] & (scores > -torch.inf)
 
 
 def chosen_keys(indices: torch.Tensor, count: int, visible: torch.Tensor | None) -> torch.Tensor:

@@ -62,8 +62,7 @@ def _forward(indexer: Any) -> Callable[..., torch.Tensor]:
         best = torch.full_like(scores, -torch.inf).scatter_reduce(3, block, scores, "amax")
         behind = (position_ids // count)[:, None, :, None] - slots
         best = best.masked_fill((behind >= 0) & (behind < indexer.local_blocks), torch.inf)
-        chosen = largest(best, indexer.topk_blocks) & (best > -torch.inf)
-        return chosen.gather(3, block)
+        return largest(best, indexer.topk_blocks).gather(3, block)
 
     return forward
 
