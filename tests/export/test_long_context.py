@@ -43,6 +43,7 @@ UNSCALED = {
     "opt",
     "recurrent_gemma",
     "roberta",
+    "rwkv",
     "trocr",
     "xglm",
 }

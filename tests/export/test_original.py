@@ -186,11 +186,9 @@ def test_model_that_caches_what_no_layer_of_ours_keeps_is_refused(tmp_path):
 
 
 def test_model_that_takes_no_keys_and_values_is_refused(tmp_path):
-    config = transformers.RwkvConfig(vocab_size=97, hidden_size=32, num_hidden_layers=2)
-    model = transformers.RwkvForCausalLM(config).eval()
-    message = (
-        r"\(rwkv\): expected a forward pass that takes past_key_values.*, got one of .* state,"
-    )
+    config = transformers.OpenAIGPTConfig(vocab_size=97, n_embd=32, n_layer=2, n_head=2)
+    model = transformers.OpenAIGPTLMHeadModel(config).eval()
+    message = r"\(openai-gpt\): expected a forward pass that takes past_key_values.*, got one of "
     with pytest.raises(ExportError, match=message):
         export_causal_lm(model, tmp_path)
     assert not list(tmp_path.iterdir())

@@ -41,6 +41,7 @@ from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
+from .time_mixing import divide_weights
 from .tracing import finish, onnx_model_of
 from .weights.adapters import merge_adapter
 from .weights.lazy_weight import give_back_memory, kept_values
@@ -241,6 +242,7 @@ def _probe(model: Any) -> WholeModelProbe:
             f"cannot export {type(model).__name__}: expected a transformers causal language model"
         )
     torch_library.register()
+    divide_weights(model)
     try:
         attempt(layer_kinds, model)
     except NotProven as error:

@@ -50,6 +50,9 @@ def layer_kinds(model: Any) -> list[LayerKind]:
     """
     from transformers import DynamicCache, cache_utils
 
+    mixing = sum(is_time_mixing(module) for module in model.modules())
+    if mixing:
+        return [LayerKind(attends=False, states=2)] * mixing
     compressed = _compressed(model)
     attending = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
     both = (
@@ -87,9 +90,16 @@ def _compressed(model: Any) -> dict[int, Any]:
     return {each.layer_idx: each for each in model.modules() if is_compressed_attention(each)}
 
 
+def is_time_mixing(module: Any) -> bool:
+    """Whether a module is the attention of RWKV, whose layers keep two tokens and sums."""
+    return all(hasattr(module, part) for part in ("time_decay", "time_first", "time_mix_value"))
+
+
 def cache_argument(model: Any) -> str:
     """Return the name of the argument that takes the cache; raises NotProven without one."""
     arguments = inspect.signature(model.forward).parameters
+    if any(map(is_time_mixing, model.modules())):
+        return "state"
     for name in ("past_key_values", "cache_params"):
         if name in arguments:
             return name

@@ -20,6 +20,7 @@ from .gated_recurrence import replace_gated_recurrence
 from .lightning_attention import replace_lightning_attention
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed_calls
+from .time_mixing import replace_time_mixing
 
 _Tensors = tuple[torch.Tensor, ...]
 _Step = Callable[..., tuple[torch.Tensor, torch.Tensor]]
@@ -215,6 +216,53 @@ class Recurrences:
         state, output = _over_tokens(step, initial, [x.transpose(0, 1), gate.transpose(0, 1)])
         return self._tokens(output.transpose(0, 1)), state
 
+    def weighted_means(
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        decay: torch.Tensor,
+        bonus: torch.Tensor,
+        initial: torch.Tensor | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return RWKV's means of value [B, S, C], weighted by the exponentials of key [B, S, C].
+
+        Weights decay [C] from token to token, and that of a token itself has a bonus [C]. The state
+        [B, 3, C] is the weighted sum, the sum of weights, and the exponent by which both are
+        divided: zeros before the first token, as a sum of nothing is 0 by any exponent.
+        """
+        key, value = key.float(), value.float()
+        if self.sequences is not None:
+            key, value = self.sequences.rows(key, value)
+            counts = self.sequences.is_token()[..., None]
+        elif self._mask is not None:
+            counts = self._mask[:, self._mask.shape[1] - key.shape[1] :, None] != 0
+        else:
+            counts = torch.ones_like(key[..., :1], dtype=torch.bool)
+        if initial is None:
+            initial = torch.zeros_like(key[:, :1]).repeat(1, 3, 1)
+
+        def step(
+            state: torch.Tensor,
+            key: torch.Tensor,
+            value: torch.Tensor,
+            counts: torch.Tensor,
+            decay: torch.Tensor,
+            bonus: torch.Tensor,
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            total, weight, exponent = state.unbind(1)
+            largest = torch.maximum(exponent, key + bonus)
+            before, now = (exponent - largest).exp(), (key + bonus - largest).exp()
+            output = (before * total + now * value) / (before * weight + now)
+            decayed = exponent + decay
+            largest = torch.maximum(decayed, key)
+            before, now = (decayed - largest).exp(), (key - largest).exp()
+            after = [before * total + now * value, before * weight + now, largest]
+            return torch.where(counts[:, None], torch.stack(after, 1), state), output
+
+        by_token = [x.transpose(0, 1) for x in (key, value, counts)]
+        state, output = _over_tokens(step, initial, by_token, decay.float(), bonus.float())
+        return self._tokens(output.transpose(0, 1)), state
+
     def without_padding(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [B, S, C] with zeros for the padding of a growing cache.
 
@@ -278,6 +326,7 @@ def replace_recurrences(
     recurrences = Recurrences()
     replace_lightning_attention(model, recurrences, functions, findings)
     replace_gated_recurrence(model, recurrences, functions, findings)
+    replace_time_mixing(model, recurrences, functions, findings)
     module = sys.modules[type(model).__module__]
     for form in _FORMS:
         if not hasattr(module, form.name):

@@ -38,7 +38,9 @@ _SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
 # Of those without blocks for several sequences: the model expands latents itself, or has no keys
 # and values; or, for Zaya, its convolutions take rows of one length only.
 _CACHES = {
-    **dict.fromkeys(("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2"), ROWS),
+    **dict.fromkeys(
+        ("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2", "rwkv"), ROWS
+    ),
     "zaya": GROWING,
 }
 RECURRENT = tuple(
@@ -174,6 +176,11 @@ RECURRENT = tuple(
             "recurrent_gemma",
             "sums that gates decay, or attention with a window",
             {**TOKENS, "num_hidden_layers": 3, "attention_window_size": 6},
+        ),
+        (
+            "rwkv",
+            "means with weights that decay",
+            {**TOKENS, "context_length": 128, "rescale_every": 1},
         ),
         (
             "zaya",

@@ -71,12 +71,12 @@ def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, 
     # Some models count from 0 in every step if they are not told.
     positioned = "position_ids" in inspect.signature(model.forward).parameters
     for _ in range(new):
-        # RecurrentGemma returns no cache, and begins anew without one.
+        # RecurrentGemma returns no cache; RWKV's code mixes the rows of a batch that follows one.
         given = tokens if cache is None else tokens[:, -1:]
         positions = torch.arange(tokens.shape[1])[-given.shape[1] :]
         options = {"position_ids": positions.expand(given.shape)} if positioned else {}
         result = model(input_ids=given, use_cache=True, **{name: cache}, **options)
-        cache = result.get(name)
+        cache = None if name == "state" else result.get(name)
         first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
         leads.append(first - second)
         tokens = torch.cat([tokens, result.logits[:, -1:].argmax(-1)], 1)
