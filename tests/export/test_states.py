@@ -11,11 +11,12 @@ import pytest
 import torch
 from onnxruntime_npu import NPUModelForCausalLM, ortvalue_to_numpy
 from onnxruntime_npu.errors import ArgumentError, ExportError
-from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter import export_causal_lm, recurrences
 from onnxruntime_npu.exporter.caches import CACHES
 from onnxruntime_npu.exporter.original import keep_original
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
+from transformers.models.rwkv import modeling_rwkv
 
 from .conftest import PROMPTS, tiny_model
 from .genai_runs import engine_tokens, generator_tokens, open_in_genai
@@ -36,6 +37,21 @@ def last_logits(model, row):
     """Return transformers' logits after the last token of a row."""
     with torch.no_grad():
         return model(torch.tensor([row]), use_cache=False).logits[0, -1].numpy()
+
+
+@pytest.mark.parametrize("magnitude", [-200.0, 200.0])
+def test_weighted_means_keep_exponentials_in_range(magnitude):
+    rng = torch.Generator().manual_seed(0)
+    key = torch.randn(2, 6, 8, generator=rng) + magnitude
+    value = torch.randn(2, 6, 8, generator=rng)
+    decay, bonus = torch.randn(2, 8, generator=rng)
+    given = (decay, bonus, key, value)
+    expected, sums = modeling_rwkv.rwkv_linear_attention_cpu(*given, return_state=True)
+    given = (key, value, -decay.exp(), bonus)
+    actual, state = recurrences.Recurrences().weighted_means(*given, initial=None)
+    # The same formula in the same order, but for the state before the first token.
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(state, torch.stack(sums, 1))
 
 
 @pytest.mark.parametrize("cache", CACHES)

@@ -228,7 +228,7 @@ class Recurrences:
 
         Weights decay [C] from token to token, and that of a token itself has a bonus [C]. The state
         [B, 3, C] is the weighted sum, the sum of weights, and the exponent by which both are
-        divided: zeros before the first token, as a sum of nothing is 0 by any exponent.
+        divided: zeros before the first token, and a sum of weights of at least 1 after it.
         """
         key, value = key.float(), value.float()
         if self.sequences is not None:
@@ -250,6 +250,7 @@ class Recurrences:
             bonus: torch.Tensor,
         ) -> tuple[torch.Tensor, torch.Tensor]:
             total, weight, exponent = state.unbind(1)
+            exponent = torch.where(weight > 0, exponent, -1e38)  # of no token: below any key
             largest = torch.maximum(exponent, key + bonus)
             before, now = (exponent - largest).exp(), (key + bonus - largest).exp()
             output = (before * total + now * value) / (before * weight + now)
