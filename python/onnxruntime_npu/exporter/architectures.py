@@ -180,6 +180,18 @@ ORIGINAL = tuple(
             {"n_embd": 64, "dff": 112, "n_layer": 2, "n_head": 4, "n_positions": 128},
         ),
         (
+            "dbrx",
+            f"{ROUTED} of stacked matrices, clipped queries, keys and values",
+            {
+                "d_model": 64,
+                "n_heads": 4,
+                "n_layers": 2,
+                "max_seq_len": 128,
+                "attn_config": {"kv_n_heads": 2, "clip_qkv": 1.0, "rope_theta": 1e4},
+                "ffn_config": {"ffn_hidden_size": 48, "moe_num_experts": 4, "moe_top_k": 2},
+            },
+        ),
+        (
             "deepseek_v2",
             "latent attention, rotary tables of complex numbers, routing limited to groups",
             {**LATENT, **GROUPED, "topk_method": "group_limited_greedy"},

@@ -47,6 +47,7 @@ from .roles.mlp import MlpRole, is_mlp
 from .roles.norm import NormRole
 from .roles.role import Role
 from .roles.router import RouterRole, is_router
+from .roles.stacked_experts import StackedExpertsRole, is_stacked_experts
 from .rotary_function import replace_rotary
 from .rotary_module import LengthRotary, follow_lengths
 
@@ -313,6 +314,8 @@ def decoder_role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
     if is_experts(module):
         return "experts", ExpertsRole()
+    if is_stacked_experts(module):
+        return "experts", StackedExpertsRole()
     if is_router(module):
         return "router", RouterRole()
     if is_mlp(module):
