@@ -118,13 +118,16 @@ def test_keyword_arguments_and_dtype(tmp_path):
     assert kinds == {onnx.TensorProto.FLOAT16}
 
 
-def test_data_dependent_branch_cannot_be_traced(tmp_path):
+def test_data_dependent_branch_cannot_be_traced_and_is_named(tmp_path, capfd):
     class Branch(torch.nn.Module):
         def forward(self, x):
             return x if x.sum() > 0 else -x
 
-    with pytest.raises(ExportError, match=r"torch.export cannot trace Branch"):
+    place = r"test_export_module.py:\d+ \(return x if x.sum\(\) > 0 else -x\)"
+    reason = rf"torch.export cannot trace Branch: .*{place}: expected .*, got .*; use torch.where"
+    with pytest.raises(ExportError, match=reason):
         onnxruntime_npu.export(Branch(), (torch.ones(2),), tmp_path / "b.onnx")
+    assert capfd.readouterr() == ("", "")  # no graph, which torch prints
 
 
 @pytest.mark.parametrize(

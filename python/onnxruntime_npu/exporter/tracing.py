@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import logging
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ import onnx_ir as ir
 import onnxscript.optimizer
 import torch
 from onnx_ir import tensor_adapters
-from torch.fx.experimental.symbolic_shapes import is_concrete_int
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, is_concrete_int
 
 from ..errors import ExportError
 from ..onnx_models import saving
@@ -31,6 +32,9 @@ from .torch_ops import torch_translations
 from .traced_ops import traced_translations
 from .weights.lazy_weight import LazyWeight
 from .weights.parameters import not_finite, taken_weights
+
+_TORCH = Path(torch.__file__).parent
+_ADVICE = "The error above occurred when calling torch.export"
 
 
 class Traced(NamedTuple):
@@ -63,8 +67,9 @@ def trace(
             )
         return Traced(program, weights)
     except Exception as error:
-        reason = " ".join(str(error).split())  # of several lines
-        raise ExportError(f"torch.export cannot trace {type(module).__name__}: {reason}") from error
+        raise ExportError(
+            f"torch.export cannot trace {type(module).__name__}: {_reason(error)}"
+        ) from error
 
 
 def to_onnx(
@@ -182,6 +187,21 @@ def _written(name: str, weight: LazyWeight) -> ir.TensorProtocol:
     return tensor_adapters.TorchTensor(value, name=name)
 
 
+def _reason(error: BaseException) -> str:
+    """Return torch's reason in one line, without its advice on how to debug torch.export."""
+    text = str(error)
+    if not isinstance(error, GuardOnDataDependentSymNode):
+        return " ".join(text.partition(_ADVICE)[0].split()) or type(error).__name__
+    frames = traceback.extract_tb(error.__traceback__)
+    code = [frame for frame in frames if not Path(frame.filename).is_relative_to(_TORCH)][-1]
+    sentence = text.partition(" (unhinted")[0]
+    return (
+        f"{sentence}, at {code.filename}:{code.lineno} ({code.line}): expected code that does the "
+        f"same for all values of its tensors, got a branch, a loop or a number that depends on "
+        f"them; use torch.where or torch.cond"
+    )
+
+
 def _cause(error: BaseException) -> str:
     """Return the cause of torch's error in one line, without the code that torch made itself.
 
@@ -200,13 +220,20 @@ def _translations() -> dict[Any, Any]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Suppress messages on optional packages, deprecations, progress and what is not folded."""
-    loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript")]
+    """Suppress messages on optional packages, deprecations, progress and what is not folded.
+
+    And graphs, which torch prints as far as it came when it fails.
+    """
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "onnxscript")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
         logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:
