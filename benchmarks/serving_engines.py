@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -35,6 +36,12 @@ def prompts(count: int, length: int, vocabulary: int, seed: list[int]) -> list[l
     return rows.tolist()
 
 
+def _end_of(code: int) -> str:
+    if code < 0:
+        return f"was ended by {signal.Signals(-code).name} while it started"
+    return f"ended with code {code} while it started"
+
+
 class Server:
     """A process with OpenAI's /v1/completions."""
 
@@ -54,9 +61,11 @@ class Server:
         )
         deadline = time.monotonic() + START_SECONDS
         while not self._answers(ready):
-            if self._process.poll() is not None or time.monotonic() > deadline:
+            ended = self._process.poll()
+            if ended is not None or time.monotonic() > deadline:
                 self._process.kill()
-                raise RuntimeError(f"{' '.join(command[:4])} … did not start")
+                how = f"did not start in {START_SECONDS} s" if ended is None else _end_of(ended)
+                raise RuntimeError(f"{' '.join(Path(part).name for part in command[:3])} … {how}")
             time.sleep(0.5)
 
     def answer(
