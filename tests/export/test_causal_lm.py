@@ -138,6 +138,7 @@ REPEATED_KINDS = (
 # Kinds of which one part differs from those left, which the tests of roles show by itself: an
 # export of each takes ten seconds and more on slow machines.
 SLOW_KINDS = (
+    "dbrx",
     "deepseek_v4",
     "gemma3n_text",
     "glm4",
@@ -152,6 +153,7 @@ SLOW_KINDS = (
     "phi",
     "phi3",
     "qwen2_moe",
+    "rwkv",
     "starcoder2",
     "zaya",
 )

@@ -7,6 +7,7 @@ import torch
 from onnxruntime_npu.exporter.module_replacement import convert_weights, replace_modules
 from onnxruntime_npu.exporter.proof import Findings, NotProven
 from onnxruntime_npu.exporter.roles.activation import ActivationRole, is_activation
+from onnxruntime_npu.exporter.roles.stacked_experts import StackedExpertsRole, is_stacked_experts
 from onnxruntime_npu.opdef import torch_library
 from torch import nn
 from transformers.activations import ACT2FN
@@ -36,6 +37,26 @@ def test_clipped_gelu_is_no_gelu():
     torch_library.register()
     with pytest.raises(NotProven, match="activation: differs"):
         ActivationRole().proven(ACT2FN["gelu_10"])
+
+
+def test_experts_of_stacked_matrices_are_grouped_matmuls():
+    torch_library.register()
+    model = tiny_model("dbrx")
+    experts = model.transformer.blocks[0].ffn.experts
+    assert is_stacked_experts(experts)
+    assert not is_stacked_experts(model.transformer.blocks[0].ffn)
+    built, _ = StackedExpertsRole().proven(experts)
+    x = torch.randn(2, 3, 64)
+    chosen = torch.tensor([[0, 3], [3, 1], [2, 0], [1, 2], [3, 0], [0, 1]])
+    weights = torch.rand(6, 2)
+    torch.testing.assert_close(built(x, chosen, weights), experts(x, chosen, weights))
+
+
+def test_matrices_that_experts_cannot_divide_are_not_proven():
+    experts = tiny_model("dbrx").transformer.blocks[0].ffn.experts
+    experts.num_experts = 5
+    with pytest.raises(NotProven, match="rows for 5 experts"):
+        StackedExpertsRole().proven(experts)
 
 
 class Model(nn.Module):
