@@ -235,7 +235,7 @@ class Recurrences:
             key, value = self.sequences.rows(key, value)
             counts = self.sequences.is_token()[..., None]
         elif self._mask is not None:
-            counts = self._mask[:, self._mask.shape[1] - key.shape[1] :, None] != 0
+            counts = self._is_token(self._mask, key.shape[1])
         else:
             counts = torch.ones_like(key[..., :1], dtype=torch.bool)
         if initial is None:
@@ -271,8 +271,12 @@ class Recurrences:
         """
         if self._mask is None:
             return x
-        is_token = self._mask[:, self._mask.shape[1] - x.shape[1] :, None] != 0
-        return torch.where(is_token, x, 0.0)
+        return torch.where(self._is_token(self._mask, x.shape[1]), x, 0.0)
+
+    @staticmethod
+    def _is_token(mask: torch.Tensor, new: int) -> torch.Tensor:
+        """Return whether each of the last ``new`` columns of mask [B, T] is a token, [B, S, 1]."""
+        return mask[:, mask.shape[1] - new :, None] != 0
 
     def _rows(
         self, hidden: torch.Tensor, time: torch.Tensor, *others: torch.Tensor

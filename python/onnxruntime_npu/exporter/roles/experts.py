@@ -160,12 +160,8 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
 
     def prove(self, original: Any, built: RoutedExperts | ExpertsBesideIdentities) -> float:
         """Compare with tokens that are routed to a random half of the experts."""
-        count, size = built.total, built.up.shape[1]
-        x = torch.randn(BATCH * NEW, size)
-        x = spread_to(x, torch.matmul(x, built.up), 2.0)
-        chosen = torch.rand(len(x), count).argsort(dim=-1)[:, : max(1, count // 2)]
-        weights = torch.rand(chosen.shape)
-        return compare(original(x, chosen, weights), built(x, chosen, weights), "output")
+        given = routed_tokens(built)
+        return compare(original(*given), built(*given), "output")
 
     def report(
         self,
@@ -178,6 +174,16 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
         findings.replaced("npu_moe_init_routing_v2", difference)
         findings.replaced("_npu_grouped_matmul", difference, nodes=2)
         findings.replaced("npu_moe_finalize_routing", difference)
+
+
+def routed_tokens(
+    experts: RoutedExperts | ExpertsBesideIdentities,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return tokens [BATCH * NEW, H], a random half of the experts for each, and their weights."""
+    x = torch.randn(BATCH * NEW, experts.up.shape[1])
+    x = spread_to(x, torch.matmul(x, experts.up), 2.0)
+    chosen = torch.rand(len(x), experts.total).argsort(dim=-1)[:, : max(1, experts.total // 2)]
+    return x, chosen, torch.rand(chosen.shape)
 
 
 class RoutedMlpRole(Role[nn.Module, nn.Module]):

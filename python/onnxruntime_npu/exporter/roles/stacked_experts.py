@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from ..proof import Findings, NotProven, compare, spread_to
-from .experts import ExpertsParts, ExpertsRole, RoutedExperts
+from ..proof import Findings, NotProven, compare
+from .experts import ExpertsParts, ExpertsRole, RoutedExperts, routed_tokens
 from .probes import BATCH, NEW
 from .role import Role
 
@@ -66,12 +66,9 @@ class StackedExpertsRole(Role[ExpertsParts, StackedExperts]):
 
     def prove(self, original: Any, built: StackedExperts) -> float:
         """Compare with tokens that are routed to a random half of the experts."""
-        count, size = built.experts.total, built.experts.up.shape[1]
-        x = torch.randn(BATCH, NEW, size)
-        x = spread_to(x, torch.matmul(x.flatten(0, 1), built.experts.up), 2.0)
-        chosen = torch.rand(BATCH * NEW, count).argsort(dim=-1)[:, : max(1, count // 2)]
-        weights = torch.rand(chosen.shape)
-        return compare(original(x, chosen, weights), built(x, chosen, weights), "output")
+        x, *routed = routed_tokens(built.experts)
+        x = x.unflatten(0, (BATCH, NEW))
+        return compare(original(x, *routed), built(x, *routed), "output")
 
     def report(
         self, findings: Findings, site: str, built: StackedExperts, difference: float
