@@ -14,8 +14,11 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm, recurrences
 from onnxruntime_npu.exporter.caches import CACHES
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.exporter.proof import NotProven
+from onnxruntime_npu.exporter.state_layers import StateLayer
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
+from transformers.cache_utils import LinearAttentionLayer
 from transformers.models.rwkv import modeling_rwkv
 
 from .conftest import PROMPTS, tiny_model
@@ -37,6 +40,27 @@ def last_logits(model, row):
     """Return transformers' logits after the last token of a row."""
     with torch.no_grad():
         return model(torch.tensor([row]), use_cache=False).logits[0, -1].numpy()
+
+
+def test_a_module_that_convolves_by_itself_gets_kept_columns_before_new_ones():
+    rng = torch.Generator().manual_seed(0)
+    theirs, ours = LinearAttentionLayer(1), StateLayer(1, convolved=True)
+    ours.joins, ours.conv_states[0] = True, torch.zeros(2, 3, 4)
+    for tokens in (6, 1, 2):
+        new = torch.randn(2, 3, tokens, generator=rng)
+        expected = theirs.update_conv_state(new, conv_kernel_size=4)
+        actual = ours.update_conv_state(new)
+        seen = min(tokens + 3, expected.shape[-1])  # by the convolutions of the new tokens
+        assert torch.equal(actual[..., -seen:], expected[..., -seen:])
+        assert torch.equal(ours.conv_states[0], theirs.conv_states[0])
+
+
+def test_columns_in_another_order_that_no_function_convolves_are_refused():
+    layer = StateLayer(1, convolved=True)
+    layer.conv_states[0] = torch.zeros(2, 3, 4)
+    layer.update_conv_state(torch.zeros(2, 3, 1))
+    with pytest.raises(NotProven, match="convolves cached columns by itself"):
+        layer.refuse_unread()
 
 
 @pytest.mark.parametrize("magnitude", [-200.0, 200.0])

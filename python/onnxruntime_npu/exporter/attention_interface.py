@@ -188,6 +188,8 @@ def _attention(
         of_heads = of_heads.repeat_interleave(groups, 1)
         attention_mask = of_heads if attention_mask is None else of_heads & attention_mask
     sinks, bias = options.get("s_aux"), options.get("position_bias")
+    if options.get("sinks") is not None:  # of queries, which Inkling 2 alone has
+        sinks = options["s_aux"] = options["sinks"]
     forward_only = causal and sinks is None and bias is None and of_heads is None
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if _shared:
@@ -230,10 +232,18 @@ def attend_with_sinks(
 ) -> torch.Tensor:
     """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D].
 
-    mask: of visible keys [B, 1, S, T]; sinks: a further score of each head [Nq]; bias: added to the
-    scaled scores. ``layout``: the order of axes that the operator gets.
+    mask: of visible keys [B, 1, S, T]; sinks: a further score of each head [Nq], or of each query
+    [B, Nq, S, 1]; bias: added to the scaled scores. ``layout``: the order of axes that the operator
+    gets.
     """
     heads = query.shape[1]
+    if sinks is not None and sinks.dim() == 4:
+        # The operator has sinks of heads: those of queries are biases of a key of zeros.
+        if bias is None:
+            bias = sinks.new_zeros(()).expand(*query.shape[:3], key.shape[2])
+        bias, sinks = torch.cat([bias, sinks.to(bias.dtype)], -1), None
+        key, value = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
+        mask = None if mask is None else torch.cat([mask, torch.ones_like(mask[..., :1])], -1)
     if layout == "BSND":
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     attended = torch.ops.npu.npu_fusion_attention(
@@ -354,7 +364,8 @@ def _plain(
         scores = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     scores = scores.float()
     if sinks is not None:
-        column = sinks.float().reshape(1, -1, 1, 1).expand(scores.shape[0], -1, scores.shape[2], 1)
+        column = sinks if sinks.dim() == 4 else sinks.reshape(1, -1, 1, 1)
+        column = column.float().expand(scores.shape[0], -1, scores.shape[2], 1)
         shares = torch.cat([scores, column], -1).softmax(-1)[..., :-1]
     else:
         shares = scores.softmax(-1)

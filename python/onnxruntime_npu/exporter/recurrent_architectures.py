@@ -34,14 +34,30 @@ _DELTA = {
     "linear_value_head_dim": 12,
     "head_dim": 16,
 }
+_RELATIVE = {
+    **TOKENS,
+    "head_dim": 16,
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": 4,
+    "d_rel": 8,
+    "rel_extent": 6,
+    "layer_types": ["hybrid_sliding", "hybrid"],
+    "unpadded_vocab_size": 97,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}
 _SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
 # Of those without blocks for several sequences: the model expands latents itself, or has no keys
-# and values; or, for Zaya, its convolutions take rows of one length only.
+# and values; or, for Zaya, its convolutions take rows of one length only; or, for Inkling, biases
+# of distances count the places of a growing cache.
 _CACHES = {
     **dict.fromkeys(
         ("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2", "rwkv"), ROWS
     ),
-    "zaya": GROWING,
+    **dict.fromkeys(("inkling2_text", "inkling_text", "zaya"), GROWING),
 }
 RECURRENT = tuple(
     Architecture(
@@ -84,6 +100,16 @@ RECURRENT = tuple(
                 "layer_types": ["mamba", "attention"],
                 "shared_intermediate_size": 48,
             },
+        ),
+        (
+            "inkling2_text",
+            f"convolved keys and values, biases of distances, sinks of queries, {ROUTED}",
+            {**_RELATIVE, "n_layers_per_attn_res_block": 1, "log_scaling_n_floor": 4},
+        ),
+        (
+            "inkling_text",
+            f"convolutions around attention and MLP, biases of distances, {ROUTED}",
+            {**_RELATIVE, "mlp_layer_types": ["dense", "sparse"]},
         ),
         (
             "jamba",

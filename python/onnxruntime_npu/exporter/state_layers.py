@@ -1,8 +1,9 @@
 """Layers of a cache of transformers whose states a step gives, and the convolutions that read them.
 
 Transformers' modules update the state of a convolution by a method of the cache, which returns the
-columns that ``causal_conv1d_fn`` is then called with. Here the method only notes them, and the
-function, which is replaced while the model runs, updates the state by ``npu_fused_causal_conv1d``.
+columns that ``causal_conv1d_fn`` is then called with. Here the method notes them, and the function,
+which is replaced while the model runs, updates the state by ``npu_fused_causal_conv1d``. A module
+may also convolve by itself what the method returns: the kept columns and the new ones.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
@@ -43,26 +44,50 @@ def report_convolutions(model: Any, states: Sequence[State], findings: Findings)
         findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=count)
 
 
+class _Noted(NamedTuple):
+    """What a layer's convolution is about to read."""
+
+    place: int
+    shown: torch.Tensor  # what the module got to read
+    new: torch.Tensor  # columns [B, C, S]
+    kept: torch.Tensor  # the state before them
+
+
 class StateLayer(LinearAttentionLayer):
     """States of one layer, a row for each sequence.
 
-    ``noted``: new columns [B, C, S] of a state, which the layer's convolution is about to read.
+    ``joins``: the module gets kept columns with the new ones, as from transformers' layers.
     """
 
     def __init__(self, count: int, convolved: bool) -> None:
         """Take the number of states; ``convolved``: the model has the functions."""
         super().__init__(count)
         self._convolved = convolved
-        self.noted: tuple[int, torch.Tensor] | None = None
+        self.noted: _Noted | None = None
+        self.joins = False
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, *_: Any, **__: Any
     ) -> torch.Tensor:
-        """Note new columns [B, C, S] and return them; without the functions, update the state."""
+        """Note new columns [B, C, S] and return what a convolution of them reads."""
         if not self._convolved:
             return super().update_conv_state(conv_states, state_idx)
-        self.noted = state_idx, conv_states
-        return conv_states
+        self.refuse_unread()
+        kept, shown = self.conv_states[state_idx], conv_states
+        assert kept is not None
+        if self.joins:
+            shown = torch.cat([kept, conv_states], -1)
+            self.conv_states[state_idx] = shown[..., -kept.shape[-1] :]
+        self.noted = _Noted(state_idx, shown, conv_states, kept)
+        return shown
+
+    def refuse_unread(self) -> None:
+        """Raise NotProven if a convolution did not read the last columns, and had no others."""
+        if self.noted is not None and not self.joins:
+            raise NotProven(
+                "it convolves cached columns by itself, which a cache of rows or blocks keeps in "
+                "another order"
+            )
 
     def update_recurrent_state(
         self, recurrent_states: torch.Tensor, state_idx: int = 0, **_: Any
@@ -126,8 +151,12 @@ def convolved(
         convolutions = _Convolutions(layers, sequences)
         functions.add(module, _CONVOLUTION, convolutions.of_tokens)
         functions.add(module, _OF_SINGLE_TOKENS, convolutions.of_single_tokens)
+    for layer in layers:
+        layer.joins = sequences is None
     with functions.replaced():
         yield
+    for layer in layers:
+        layer.refuse_unread()
 
 
 class _Convolutions:
@@ -146,10 +175,11 @@ class _Convolutions:
     ) -> torch.Tensor:
         """Convolve hidden_states [B, C, S], which a layer has noted."""
         for layer in self._layers:
-            if layer.noted is not None and layer.noted[1] is hidden_states:
-                place, layer.noted = layer.noted[0], None
+            noted = layer.noted
+            if noted is not None and noted.shown is hidden_states:
+                layer.noted, layer.conv_states[noted.place] = None, noted.kept
                 return convolve(
-                    layer, place, hidden_states, weight, bias, activation, self._sequences
+                    layer, noted.place, noted.new, weight, bias, activation, self._sequences
                 )
         raise NotProven("its convolution reads other columns than those of the cache")
 
