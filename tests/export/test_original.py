@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+import types
 
 import numpy as np
 import onnxruntime_npu
@@ -12,13 +13,18 @@ import torch
 import transformers
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
-from onnxruntime_npu.exporter.attention_interface import ATTENTION, fuse_attention
+from onnxruntime_npu.exporter.attention_interface import (
+    ATTENTION,
+    attend_with_sinks,
+    fuse_attention,
+)
 from onnxruntime_npu.exporter.original import keep_original
 from onnxruntime_npu.exporter.position_tables import follow_positions
 from onnxruntime_npu.exporter.proof import Findings
 from onnxruntime_npu.exporter.replaced_functions import ReplacedFunctions
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
+from transformers.models.inkling2 import modeling_inkling2
 
 from .conftest import CONTINUATIONS, PROMPTS, enlarge, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS, forced_logits, marks_of_kind
@@ -301,6 +307,25 @@ def test_attention_to_an_encoder_that_is_not_there_is_not_counted():
     torch_library.register()
     _, findings = keep_original(tiny_model("trocr"), "for a test")
     assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_sinks_of_queries_equal_those_of_inkling_2(biased):
+    torch_library.register()
+    rng = torch.Generator().manual_seed(0)
+    query, sinks, bias = (torch.randn(2, 4, 3, n, generator=rng) for n in (16, 1, 5))
+    key, value = torch.randn(2, 2, 2, 5, 16, generator=rng)
+    visible = torch.ones(2, 1, 3, 5, dtype=torch.bool).tril(2)
+    visible[1, :, :, 0] = False  # padding
+    own = types.SimpleNamespace(num_key_value_groups=2, training=False)
+    bias = bias if biased else None
+    mask = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
+    options = {"position_bias": bias, "sinks": sinks}
+    expected, _ = modeling_inkling2.eager_attention_forward(
+        own, query, key, value, mask, 0.25, **options
+    )
+    actual = attend_with_sinks(query, key, value, 0.25, visible, sinks, bias, layout="BNSD")
+    torch.testing.assert_close(actual, expected)
 
 
 def test_an_opset_is_named_only_where_it_helps():
