@@ -20,8 +20,8 @@ from onnxruntime_npu.generation.decoding import StepModel
 from onnxruntime_npu.opdef import torch_library
 from transformers import masking_utils
 
-from .conftest import CONTINUATIONS, PROMPTS, tiny_model
-from .test_causal_lm import PROVIDERS, forced_logits
+from .conftest import CONTINUATIONS, PROMPTS, marks_of, tiny_model
+from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
 
 FLOATS = [CacheChoice(cache, False, "last") for cache in CACHES]
 INT8 = [CacheChoice(cache, True, "last") for cache in CACHES]
@@ -49,7 +49,11 @@ def prove(model, rebuilt, choices):
     return reasons
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES, ids=lambda a: a.model_type)
+@pytest.mark.parametrize(
+    "architecture",
+    [pytest.param(a, marks=marks_of(a.model_type, REPEATED_KINDS, slow=())) for a in ARCHITECTURES],
+    ids=lambda a: a.model_type,
+)
 def test_caches_are_proven_as_listed(architecture):
     reasons = prove(tiny_model(architecture.model_type), architecture.rebuilt, [*FLOATS, *INT8])
     possible = {cache for cache, reason in reasons.items() if reason is None}

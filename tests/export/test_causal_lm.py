@@ -139,14 +139,19 @@ REPEATED_KINDS = (
 # Kinds of which one part differs from those left, which the tests of roles show by itself: an
 # export of each takes ten seconds and more on slow machines.
 SLOW_KINDS = (
+    "cohere",
     "dbrx",
     "deepseek_v4",
+    "falcon",
+    "falcon-alibi",
     "gemma3n_text",
     "glm4",
     "gptj",
     "inkling2_text",
     "kimi_linear",
+    "lfm2",
     "llama4_text",
+    "mamba",
     "mistral",
     "mpt",
     "olmo",
@@ -155,6 +160,7 @@ SLOW_KINDS = (
     "phi",
     "phi3",
     "qwen2_moe",
+    "recurrent_gemma",
     "rwkv",
     "starcoder2",
     "zaya",
@@ -165,10 +171,10 @@ def marks_of_kind(kind):
     return marks_of(kind, REPEATED_KINDS, SLOW_KINDS)
 
 
-# Every run proves all caches (test_caches.py), --exhaustive exports them all. Other runs leave
-# out those of models in their original form, which differ in masks and in what attention reads, but
-# for one of each kind; of rebuilt models static ones but for a few, whose layers all caches share,
-# and paged ones, of which test_paged.py has some.
+# Every run proves all caches of kinds that are not repeated (test_caches.py), --exhaustive exports
+# them all. Other runs leave out those of models in their original form, which differ in masks and
+# in what attention reads, but for one of each kind; of rebuilt models static ones but for a few,
+# whose layers all caches share, and paged ones, of which test_paged.py has some.
 KINDS_OF_ATTENTION = ("gemma3_text", "gpt_oss", "deepseek_v3")
 PAGED = ("gemma3_text", "deepseek_v3")
 REBUILT_STATIC = ("llama", "mistral", "mixtral", "qwen3")

@@ -212,6 +212,7 @@ def test_layers_that_do_not_fill_words_stay_floats(tmp_path):
     assert all("113 x 64" in entry["reason"] for entry in report.kept)
 
 
+@pytest.mark.slow
 def test_layers_of_another_kind_stay_floats(tmp_path):
     """DeepSeek-V4's grouped projection is a Linear whose forward pass is not Linear's own."""
     report = export_causal_lm(
