@@ -160,6 +160,7 @@ SLOW_KINDS = (
     "phi",
     "phi3",
     "qwen2_moe",
+    "qwen4_exp_text",
     "recurrent_gemma",
     "rwkv",
     "starcoder2",

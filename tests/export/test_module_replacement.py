@@ -52,6 +52,17 @@ def test_experts_of_stacked_matrices_are_grouped_matmuls():
     torch.testing.assert_close(built(x, chosen, weights), experts(x, chosen, weights))
 
 
+def test_weights_that_a_model_keeps_exact_are_found_by_parts_of_their_names():
+    model = tiny_model("inkling2_text")
+    layer = model.model.layers[1]
+    layer.mlp.gate, gate = nn.Module(), layer.mlp.gate
+    layer.mlp.gate.original = gate  # as a replaced router keeps its module
+    convert_weights(model, torch.bfloat16)
+    sliding = model.model.layers[0].self_attn
+    assert gate.weight.dtype == sliding.k_sconv.conv1d.weight.dtype == torch.float32
+    assert sliding.k_proj.weight.dtype == torch.bfloat16
+
+
 def test_matrices_that_experts_cannot_divide_are_not_proven():
     experts = tiny_model("dbrx").transformer.blocks[0].ffn.experts
     experts.num_experts = 5

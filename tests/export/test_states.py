@@ -53,6 +53,9 @@ def test_a_module_that_convolves_by_itself_gets_kept_columns_before_new_ones():
         seen = min(tokens + 3, expected.shape[-1])  # by the convolutions of the new tokens
         assert torch.equal(actual[..., -seen:], expected[..., -seen:])
         assert torch.equal(ours.conv_states[0], theirs.conv_states[0])
+    ours.conv_states[0] = ours.conv_states[0].bfloat16()
+    ours.update_conv_state(torch.randn(2, 3, 1))  # Inkling 2 convolves in float32
+    assert ours.conv_states[0].dtype == torch.bfloat16
 
 
 def test_columns_in_another_order_that_no_function_convolves_are_refused():

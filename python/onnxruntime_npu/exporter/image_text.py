@@ -143,7 +143,7 @@ def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
     replace_decoder_modules(model, _role_of_text, of_text)
     recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
     text = TextPart(model, functions, recurrences, vision.stacked)
-    report_convolutions(model, text.states, of_text)
+    report_convolutions(model, run_with_cache, of_text)
     probe.check(vision, embedding, text)
     image, example = vision.example(), text.example()
     replace_modules(model, role_of, lambda _: (vision(*image),), of_vision)

@@ -228,7 +228,7 @@ def _states_in(cache: Any, kinds: Sequence[LayerKind], *, summed: bool) -> list[
             for name in _KINDS:
                 tensor = getattr(layer, f"{name}s")[place]
                 if tensor is not None:
-                    sums = summed and name == "recurrent_state"
+                    sums = (summed and name == "recurrent_state") or not tensor.is_floating_point()
                     found.append(State(index, name, place, tuple(tensor.shape[1:]), sums))
     return found
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -92,19 +92,29 @@ def _is_float(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
+def is_listed(name: str, listed: Iterable[str]) -> bool:
+    """Whether parts of a module's or weight's name that follow each other are listed.
+
+    A router keeps its module as ``original``, which transformers' names do not have.
+    """
+    path = f".{name}.".replace(".original.", ".")
+    return any(f".{entry}." in path for entry in listed)
+
+
 def convert_weights(model: Any, dtype: torch.dtype) -> None:
     """Convert the weights but those that the model keeps in float32.
 
     Buffers stay, such as rotary frequencies, but for tables that transformers makes in the dtype of
     the model, such as sinusoidal positions, which are added to embeddings.
     """
-    # Those of one part: DeepSeek-V4's code does not convert activations for what others name.
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     if dtype == torch.float16:
-        names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
+        # Those of one part: DeepSeek-V4's code does not convert activations for what others name.
+        others = getattr(model, "_keep_in_fp32_modules", None) or ()
+        names |= {name for name in others if "." not in name}
 
     def converted(name: str, parameter: torch.Tensor) -> torch.Tensor:
-        kept = not parameter.is_floating_point() or names.intersection(name.split("."))
+        kept = not parameter.is_floating_point() or is_listed(name, names)
         return parameter.detach() if kept else parameter.detach().to(dtype)
 
     replace_parameters(model, converted)

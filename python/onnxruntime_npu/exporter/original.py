@@ -23,6 +23,7 @@ from .caches.step import LayerCache, Step
 from .compressed_attention import fuse_compressed_attention
 from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
+from .indexed_groups import choose_groups_in_graph
 from .model_cache import (
     Cached,
     cache_argument,
@@ -34,6 +35,7 @@ from .model_cache import (
     state_tensors,
 )
 from .module_replacement import RoleOf, convert_weights, replace_modules
+from .ngram_embedding import keep_tokens_as_states
 from .own_attention import fuse_own_attention
 from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
@@ -267,6 +269,8 @@ def keep_original(
     recurrences = replace_recurrences(model, run, functions, findings)
     choose_in_graph(model, functions)
     choose_blocks_in_graph(model, functions)
+    choose_groups_in_graph(model, functions)
+    keep_tokens_as_states(model, functions)
     if not fuse_compressed_attention(model, functions, findings):
         attends = any(kind.attends for kind in layer_kinds(model))
         if attends and not fuse_attention(model, run, findings, functions, opset):
@@ -274,7 +278,7 @@ def keep_original(
     replace_rotary(model, run, functions, findings)
     with functions.replaced():
         cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))
-    report_convolutions(model, cached.states, findings)
+    report_convolutions(model, run, findings)
     position_tables = follow_positions(model, functions)
     return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
 

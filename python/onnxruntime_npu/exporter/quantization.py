@@ -14,6 +14,7 @@ from ..errors import ArgumentError, ExportError
 from .caches import Interface
 from .integers.integer_weight import FLOAT
 from .integers.stored_linear import StoredLinear
+from .module_replacement import is_listed
 from .proof import Findings
 from .roles.experts import RoutedExperts
 from .roles.linear import Linear, replace_by_torch
@@ -343,7 +344,7 @@ def keeps_exact(model: Any, name: str) -> bool:
     """Whether a model of transformers keeps a layer of this name in float32 in some precision."""
     names = set(getattr(model, "_keep_in_fp32_modules_strict", None) or ())
     names |= set(getattr(model, "_keep_in_fp32_modules", None) or ())
-    return any(f".{entry}." in f".{name}." for entry in names)
+    return is_listed(name, names)
 
 
 def fits(module: nn.Linear, scheme: str) -> bool:

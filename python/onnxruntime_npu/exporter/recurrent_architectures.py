@@ -51,13 +51,13 @@ _RELATIVE = {
 }
 _SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
 # Of those without blocks for several sequences: the model expands latents itself, or has no keys
-# and values; or, for Zaya, its convolutions take rows of one length only; or, for Inkling, biases
-# of distances count the places of a growing cache.
+# and values; or, for Zaya, its convolutions take rows of one length only; or, for Inkling and
+# Qwen4-Exp, biases of distances and groups of keys count the places of a growing cache.
 _CACHES = {
     **dict.fromkeys(
         ("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2", "rwkv"), ROWS
     ),
-    **dict.fromkeys(("inkling2_text", "inkling_text", "zaya"), GROWING),
+    **dict.fromkeys(("inkling2_text", "inkling_text", "qwen4_exp_text", "zaya"), GROWING),
 }
 RECURRENT = tuple(
     Architecture(
@@ -198,6 +198,34 @@ RECURRENT = tuple(
         ),
         ("qwen3_5_text", "gated delta rule or attention", _DELTA),
         ("qwen3_next", f"gated delta rule or attention, {ROUTED}", {**_DELTA, **_SHARED_EXPERT}),
+        (
+            "qwen4_exp_text",
+            "gated delta rule, or attention to groups of keys that an indexer chooses, hashed "
+            f"n-grams, several residuals, {ROUTED}",
+            {
+                **_DELTA,
+                **_SHARED_EXPERT,
+                "hc_count": 3,
+                "hc_lowrank": 12,
+                "indexer_n_heads": 32,
+                "indexer_kv_heads": 1,
+                "indexer_head_dim": 16,
+                "indexer_budget": 4,
+                "indexer_compress_ratio": 2,
+                "rope_parameters": {
+                    "rope_type": "default",
+                    "rope_theta": 100.0,
+                    "mrope_section": [2, 3, 3],
+                },
+                "ple_layer_ids": [1],
+                "ple_embed_dim": 32,
+                "ple_conv_kernel_size": 3,
+                "heads_per_ngram": 4,
+                "ngram_vocab_size_base": 50,
+                "make_ngram_vocab_size_divisible_by": 8,
+                "eos_token_id": 5,  # which the tests' prompts have within
+            },
+        ),
         (
             "recurrent_gemma",
             "sums that gates decay, or attention with a window",

@@ -31,9 +31,15 @@ class _Given(NamedTuple):
 
 
 def _read_both(
-    q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int = 1
+    q: torch.Tensor,
+    k: torch.Tensor | None = None,
+    cos: torch.Tensor | None = None,
+    sin: torch.Tensor | None = None,
+    unsqueeze_dim: int = 1,
 ) -> _Given:
-    return _Given((q, k), cos, sin, unsqueeze_dim)
+    if cos is None or sin is None:
+        raise TypeError("expected cosines and sines")
+    return _Given((q,) if k is None else (q, k), cos, sin, unsqueeze_dim)
 
 
 def _read_one(

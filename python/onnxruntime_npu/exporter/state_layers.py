@@ -19,11 +19,11 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, LinearAttentionLayer
 
 from .caches.sequences import Sequences
-from .caches.step import LayerCache, State
+from .caches.step import LayerCache
 from .compressed_cache import CompressedLayer
 from .model_cache import Cached, LayerKind, filled_cache
-from .proof import Findings, NotProven
-from .replaced_functions import ReplacedFunctions
+from .proof import Findings, NotProven, attempt
+from .replaced_functions import ReplacedFunctions, observed_calls
 
 if TYPE_CHECKING:
     from .recurrences import Recurrences
@@ -37,11 +37,17 @@ def convolves(model: Any) -> bool:
     return hasattr(sys.modules[type(model).__module__], _CONVOLUTION)
 
 
-def report_convolutions(model: Any, states: Sequence[State], findings: Findings) -> None:
-    """Report the convolutions that the operator replaces, which are proven with the whole model."""
-    count = sum(state.kind == "conv_state" for state in states)
-    if count and convolves(model):
-        findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=count)
+def report_convolutions(model: Any, run: Callable[[Any], Any], findings: Findings) -> None:
+    """Report the convolutions that the operator replaces, which are proven with the whole model.
+
+    ``run`` runs the model once.
+    """
+    if not convolves(model):
+        return
+    module = sys.modules[type(model).__module__]
+    calls = attempt(observed_calls, lambda: run(model), module, _CONVOLUTION)
+    if calls:
+        findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=len(calls))
 
 
 class _Noted(NamedTuple):
@@ -77,7 +83,7 @@ class StateLayer(LinearAttentionLayer):
         assert kept is not None
         if self.joins:
             shown = torch.cat([kept, conv_states], -1)
-            self.conv_states[state_idx] = shown[..., -kept.shape[-1] :]
+            self.conv_states[state_idx] = shown[..., -kept.shape[-1] :].to(kept.dtype)
         self.noted = _Noted(state_idx, shown, conv_states, kept)
         return shown
 
@@ -132,8 +138,20 @@ def growing_cache(
     new_layer = _growing_layer(model, mask.shape[1])
     cache = filled_cache(cached.kinds, past, cached.states, states, new_layer)
     layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
+    if past:
+        _give_positions(cache, mask[:, : past[0][0].shape[2]])
     with recurrences.reading(cache, mask=mask), convolved(model, layers, None):
         yield cache
+
+
+def _give_positions(cache: Any, mask: torch.Tensor) -> None:
+    """Give layers with an indexer the positions [3, B, T] of past tokens, which it may rotate by.
+
+    ``mask`` [B, T]: 0 for padding.
+    """
+    for layer in cache.layers:
+        if hasattr(layer, "indexer_position_ids"):
+            layer.indexer_position_ids = (mask.cumsum(1) - 1).clamp(min=0).expand(3, -1, -1)
 
 
 @contextmanager

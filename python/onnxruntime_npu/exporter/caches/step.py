@@ -43,7 +43,8 @@ class State(NamedTuple):
     kind: str  # conv_state, recurrent_state, or one of compressed_attention.py
     place: int  # among those of its kind in the layer
     shape: tuple[int, ...]  # of a row
-    summed: bool  # over all tokens, so that it is float32 in any precision
+    # Over all tokens, or it has numbers of tokens, so that it is float32 in any precision.
+    summed: bool
     rate: int = 0
 
     @property
