@@ -77,6 +77,8 @@ REBUILT = (
         "routing with a bias and a shared expert, norms of queries and keys",
         {**_ROUTED_FEW, "num_shared_experts": 1, "first_k_dense_replace": 1},
     ),
+    Architecture("internlm3", "head size of its own", {**TOKENS, "head_dim": 16}),
+    Architecture("iquestcoder", "head size of its own", {**TOKENS, "head_dim": 16}),
     Architecture("jais2", "LayerNorm and an MLP of squared ReLU, kept", {**TOKENS, "head_dim": 16}),
     Architecture("llama", "Llama, SmolLM2; any rotary scaling, embedding and head tied or not"),
     Architecture("ministral", "sliding window", {"sliding_window": 4, "head_dim": 16}),
@@ -160,6 +162,20 @@ ORIGINAL = tuple(
                 "decoder_layers": 2,
                 "decoder_attention_heads": 4,
                 "decoder_ffn_dim": 112,
+            },
+        ),
+        (
+            "beam",
+            "gated attention, layers without rotation, grouped routing, sliding window, capped "
+            "scores",
+            {
+                **TOKENS,
+                **EXPERTS,
+                **_WINDOWS,
+                "head_dim": 16,
+                "mlp_layer_types": ["dense", "sparse"],
+                "n_group": 2,
+                "topk_group": 1,
             },
         ),
         ("bert", "the decoder; learned positions", {**TOKENS, "is_decoder": True}),
@@ -247,6 +263,12 @@ ORIGINAL = tuple(
         ),
         (
             "gemma4_text",
+            "layers that use the keys and values of others, two head sizes",
+            {**_SHARED, "global_head_dim": 32},
+            ROWS,
+        ),
+        (
+            "gemma4_unified_text",
             "layers that use the keys and values of others, two head sizes",
             {**_SHARED, "global_head_dim": 32},
             ROWS,
