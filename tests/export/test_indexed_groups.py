@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from onnxruntime_npu.exporter import indexed_groups, ngram_embedding
+from onnxruntime_npu.exporter.original_cache import StepLayer
+from onnxruntime_npu.exporter.proof import NotProven
 from onnxruntime_npu.exporter.replaced_functions import ReplacedFunctions
+from onnxruntime_npu.exporter.state_layers import StateLayer
 from transformers.cache_utils import DynamicIndexedLayer, DynamicLayer
 
 from .conftest import tiny_model
@@ -75,3 +78,21 @@ def test_embeddings_know_the_tokens_of_earlier_steps(model):
         parts = [module(part, Cache(layer)) for part in tokens.split([1, 4, 1, 3, 1], dim=1)]
     torch.testing.assert_close(torch.cat(parts, 1), expected, rtol=0, atol=0)
     assert layer.conv_states[2].dtype == torch.float32
+
+
+def test_caches_whose_rows_end_with_padding_are_refused_with_the_reason(model):
+    given = StateLayer(3, convolved=True), StepLayer(None, None)
+    module, indexer = module_of(model, "NGramEmbedding"), module_of(model, "QSAIndexer")
+    with (
+        replaced(ngram_embedding.keep_tokens_as_states, model),
+        pytest.raises(NotProven, match="n-grams need rows that end with their last tokens"),
+    ):
+        module(torch.tensor([[1, 2]]), Cache(given[0]))
+    tokens = torch.zeros(1, 2, 64)
+    tables = model.model.rotary_emb(tokens, torch.zeros(3, 1, 2, dtype=torch.int64))
+    mask = torch.ones(1, 1, 2, 2, dtype=torch.bool)
+    with (
+        replaced(indexed_groups.choose_groups_in_graph, model),
+        pytest.raises(NotProven, match="its indexer rotates groups of keys"),
+    ):
+        indexer(tokens, tables, mask, Cache(given[1]))

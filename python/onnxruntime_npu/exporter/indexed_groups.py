@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .indexed_attention import largest
-from .proof import attempt, compare
+from .proof import NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions
 
 _PARTS = ("index_qk_proj", "q_layernorm", "k_layernorm", "block_topk", "compress_ratio")
@@ -50,6 +50,8 @@ def _forward(indexer: Any) -> Callable[..., torch.Tensor]:
         own_tables = (table[:, table.shape[1] - new :] for table in position_embeddings)
         query = _rotated(of_module, query, own_tables)
         if past_key_values is not None:
+            if getattr(past_key_values.layers[indexer.layer_idx], "slots_are_positions", False):
+                raise NotProven("its indexer rotates groups of keys by the tables of all slots")
             key = past_key_values.update_indexer(key, indexer.layer_idx)
         slots = torch.arange(key.shape[1])
         visible = attention_mask if attention_mask.dtype == torch.bool else attention_mask == 0

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from .proof import attempt, compare
+from .proof import NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions
 
 _PARTS = ("ngram_embedding", "ngram_size", "context_len", "eos_token_id", "_shift_right_ignore_eos")
@@ -49,7 +49,12 @@ def _forward(module: Any) -> Callable[..., torch.Tensor]:
     def forward(input_ids: torch.Tensor, past_key_values: Any = None) -> torch.Tensor:
         """Return the embeddings of input_ids [B, S] behind the tokens of the cache."""
         end, input_ids = module.eos_token_id, input_ids.long()
-        states = {} if past_key_values is None else _states(past_key_values, module.layer_idx)
+        states: dict[int, torch.Tensor | None] = {}
+        if past_key_values is not None:
+            layer = past_key_values.layers[module.layer_idx]
+            if not getattr(layer, "joins", True):
+                raise NotProven("its n-grams need rows that end with their last tokens")
+            states = layer.conv_states
         state = states.get(_PLACE)
         if state is None:
             state = input_ids.new_zeros(input_ids.shape[0], kept)
@@ -59,11 +64,6 @@ def _forward(module: Any) -> Callable[..., torch.Tensor]:
         return own(module, history, None)[:, kept:]
 
     return forward
-
-
-def _states(cache: Any, layer: int) -> dict[int, torch.Tensor | None]:
-    states: dict[int, torch.Tensor | None] = cache.layers[layer].conv_states
-    return states
 
 
 def _prove(module: Any) -> float:

@@ -2,6 +2,8 @@
 #include <doctest/doctest.h>
 
 #include <stdexcept>
+#include <stop_token>
+#include <thread>
 #include <vector>
 
 #include "ep/runtime/allocator.h"
@@ -143,12 +145,16 @@ TEST_CASE("without caching a request waits for pending frees before it fails") {
   Uncached u;
   Gate gate;
   OpenAtExit open{gate};
-  const auto side = u.device.CreateStream();
   void* p = u.Get(40 * kMiB);
   u.stream.Launch("user", Task([&] { gate.Wait(); }));
   u.a.Free(p);
-  side->Launch("opens", Task([&] { gate.Open(); }));
-  u.a.Free(u.Get(40 * kMiB));
+  {
+    const std::jthread opens([&](const std::stop_token& stop) {  // once the request waits
+      while (!stop.stop_requested() && u.a.Stats().num_alloc_retries == 0) std::this_thread::yield();
+      gate.Open();
+    });
+    u.a.Free(u.Get(40 * kMiB));
+  }
   CHECK(u.a.Stats().num_ooms == 0);
   CHECK(u.a.Stats().num_alloc_retries == 1);
 }
