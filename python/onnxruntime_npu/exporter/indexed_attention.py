@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
 from .model_cache import layer_kinds
+from .proof import attempt
 from .replaced_functions import ReplacedFunctions
 
 
@@ -20,6 +22,24 @@ def choose_in_graph(model: Any, functions: ReplacedFunctions) -> None:
     """
     if any(kind.indexed for kind in layer_kinds(model)):
         functions.add(sys.modules[type(model).__module__], "min", torch.sym_min)
+
+
+def replace_indexers(
+    model: Any,
+    functions: ReplacedFunctions,
+    parts: Sequence[str],
+    forward_of: Callable[[Any], Callable[..., torch.Tensor]],
+    prove: Callable[..., float],
+) -> None:
+    """Add forward passes of the modules that have all parts to ``functions``, each proven.
+
+    ``prove`` takes the model's rotary embedding, a module, and what ``forward_of`` returns for it.
+    """
+    for module in model.modules():
+        if all(hasattr(module, part) for part in parts):
+            forward = forward_of(module)
+            attempt(prove, model.get_decoder().rotary_emb, module, forward)
+            functions.add(module, "forward", forward)
 
 
 def largest(scores: torch.Tensor, count: int) -> torch.Tensor:

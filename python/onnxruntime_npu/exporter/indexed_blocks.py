@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .indexed_attention import largest
-from .proof import attempt, compare
+from .indexed_attention import largest, replace_indexers
+from .proof import compare
 from .replaced_functions import ReplacedFunctions
 
 _PARTS = ("q_proj", "k_proj", "q_norm", "k_norm", "topk_blocks", "local_blocks", "block_size")
@@ -22,11 +22,7 @@ _PARTS = ("q_proj", "k_proj", "q_norm", "k_norm", "topk_blocks", "local_blocks",
 
 def choose_blocks_in_graph(model: Any, functions: ReplacedFunctions) -> None:
     """Add the forward passes of indexers of blocks to ``functions``, each proven."""
-    for module in model.modules():
-        if all(hasattr(module, part) for part in _PARTS):
-            forward = _forward(module)
-            attempt(_prove, model.get_decoder().rotary_emb, module, forward)
-            functions.add(module, "forward", forward)
+    replace_indexers(model, functions, _PARTS, _forward, _prove)
 
 
 def _forward(indexer: Any) -> Callable[..., torch.Tensor]:

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from .indexed_attention import largest
-from .proof import NotProven, attempt, compare
+from .indexed_attention import largest, replace_indexers
+from .proof import NotProven, compare
 from .replaced_functions import ReplacedFunctions
 
 _PARTS = ("index_qk_proj", "q_layernorm", "k_layernorm", "block_topk", "compress_ratio")
@@ -22,11 +22,7 @@ _PARTS = ("index_qk_proj", "q_layernorm", "k_layernorm", "block_topk", "compress
 
 def choose_groups_in_graph(model: Any, functions: ReplacedFunctions) -> None:
     """Add the forward passes of indexers of groups to ``functions``, each proven."""
-    for module in model.modules():
-        if all(hasattr(module, part) for part in _PARTS):
-            forward = _forward(module)
-            attempt(_prove, model.get_decoder().rotary_emb, module, forward)
-            functions.add(module, "forward", forward)
+    replace_indexers(model, functions, _PARTS, _forward, _prove)
 
 
 def _forward(indexer: Any) -> Callable[..., torch.Tensor]:

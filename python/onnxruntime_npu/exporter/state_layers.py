@@ -149,9 +149,10 @@ def _give_positions(cache: Any, mask: torch.Tensor) -> None:
 
     ``mask`` [B, T]: 0 for padding.
     """
+    positions = (mask.cumsum(1) - 1).clamp(min=0).expand(3, -1, -1)
     for layer in cache.layers:
         if hasattr(layer, "indexer_position_ids"):
-            layer.indexer_position_ids = (mask.cumsum(1) - 1).clamp(min=0).expand(3, -1, -1)
+            layer.indexer_position_ids = positions
 
 
 @contextmanager
