@@ -6,6 +6,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/split_float16.h"
+#include "ep/kernels/gemm/transposed_words.h"
 
 namespace npu::gemm {
 
@@ -50,6 +51,27 @@ void CopyRows(const T* b, int64_t row, int64_t depth, T* out) {
   }
 }
 
+// Columns of singles, as PackWords takes them; returns how many rows it has packed.
+int64_t PackColumnsOfSingles(const uint32_t* b, int64_t column, int64_t columns, int64_t depth, uint32_t* out) {
+  return PackWords(b, column * static_cast<int64_t>(sizeof(*b)), columns, depth, out) ? depth : 0;
+}
+int64_t PackColumnsOfSingles(const uint16_t* b, int64_t column, int64_t columns, int64_t depth, uint16_t* out) {
+  constexpr int64_t kPairs = kLanes;  // at a time
+  uint32_t pairs[kPairs * kPanelColumns];
+  for (int64_t k = 0; k + 1 < depth; k += 2 * kPairs) {
+    const int64_t some = std::min(kPairs, (depth - k) / 2);
+    if (!PackWords(b + k, column * static_cast<int64_t>(sizeof(*b)), columns, some, pairs)) return 0;
+    for (int64_t i = 0; i < some; ++i, out += 2 * kPanelColumns) {
+      for (int64_t j = 0; j < kPanelColumns; ++j) {
+        const uint32_t pair = pairs[i * kPanelColumns + j];
+        out[j] = static_cast<uint16_t>(pair);
+        out[j + kPanelColumns] = static_cast<uint16_t>(pair >> 16);
+      }
+    }
+  }
+  return depth / 2 * 2;
+}
+
 // `b` points to the panel's first element.
 template <class T>
 void PackSingles(const T* b, const Matrix& m, int64_t columns, int64_t depth, T* out) {
@@ -58,7 +80,19 @@ void PackSingles(const T* b, const Matrix& m, int64_t columns, int64_t depth, T*
     if (columns == kPanelColumns) return CopyRows(b, row, depth, out);
     FillRows([=](int64_t k, int64_t j) { return b[k * row + j]; }, true, columns, depth, out);
   } else {
-    FillRows([=](int64_t k, int64_t j) { return b[k * row + j * column]; }, false, columns, depth, out);
+    const int64_t done = row == 1 ? PackColumnsOfSingles(b, column, columns, depth, out) : 0;
+    FillRows([=](int64_t k, int64_t j) { return b[(done + k) * row + j * column]; }, false, columns, depth - done,
+             out + done * kPanelColumns);
+  }
+}
+
+// The same for pairs of rows.
+void PairRows(const uint16_t* b, int64_t row, int64_t pairs, uint32_t* out) {
+  constexpr int kSecondLevel = 2;
+  for (int64_t i = 0; i < pairs; ++i, b += 2 * row, out += kPanelColumns) {
+    __builtin_prefetch(b + kPanelColumns, 0, kSecondLevel);
+    __builtin_prefetch(b + row + kPanelColumns, 0, kSecondLevel);
+    for (int64_t j = 0; j < kPanelColumns; ++j) out[j] = b[j] | static_cast<uint32_t>(b[row + j]) << 16;
   }
 }
 
@@ -67,17 +101,12 @@ void PackPairs(const uint16_t* b, const Matrix& m, int64_t columns, int64_t dept
   const int64_t row = m.row_stride, column = m.column_stride;
   const auto pair = [](uint32_t low, uint32_t high) { return low | high << 16; };
   const int64_t pairs = depth / 2;
-  if (column == 1) {
+  if (column == 1 && columns == kPanelColumns) {
+    PairRows(b, row, pairs, out);
+  } else if (column == 1) {
     FillRows([=](int64_t i, int64_t j) { return pair(b[2 * i * row + j], b[(2 * i + 1) * row + j]); }, true, columns,
              pairs, out);
-  } else if (row == 1) {
-    const auto at = [=](int64_t i, int64_t j) {
-      uint32_t both;
-      std::memcpy(&both, b + j * column + 2 * i, sizeof(both));
-      return both;
-    };
-    FillRows(at, false, columns, pairs, out);
-  } else {
+  } else if (row != 1 || !PackWords(b, column * static_cast<int64_t>(sizeof(*b)), columns, pairs, out)) {
     const auto at = [=](int64_t i, int64_t j) {
       return pair(b[2 * i * row + j * column], b[(2 * i + 1) * row + j * column]);
     };

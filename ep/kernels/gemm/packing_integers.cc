@@ -4,6 +4,7 @@
 
 #include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/packing.h"
+#include "ep/kernels/gemm/transposed_words.h"
 
 namespace npu::gemm {
 
@@ -12,19 +13,56 @@ namespace {
 // Rows of K that are transposed at once: their destination stays in the first-level cache.
 constexpr int64_t kTransposeRows = 128;
 
+// From row `done` on, a multiple of 4.
 template <class Elements>
-void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t columns, int64_t depth, int8_t* quads) {
+void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t columns, int64_t done, int64_t depth,
+               int8_t* quads) {
   const auto put = [&](int64_t k, int64_t j) {
     quads[(k / 4 * kPanelColumns + j) * 4 + k % 4] = static_cast<int8_t>(b[m.Offset(k, j)] - shift);
   };
   if (m.column_stride == 1) {
-    for (int64_t k = 0; k < depth; ++k)
+    for (int64_t k = done; k < depth; ++k)
       for (int64_t j = 0; j < columns; ++j) put(k, j);
     return;
   }
-  for (int64_t begin = 0; begin < depth; begin += kTransposeRows)
+  for (int64_t begin = done; begin < depth; begin += kTransposeRows)
     for (int64_t j = 0; j < columns; ++j)
       for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
+}
+
+// Four bytes at a time, where rows or columns lie side by side; returns how many rows that were. `flip` is what
+// differs between bytes as they are and as they are stored.
+int64_t PackBytes(const uint8_t* b, const Matrix& m, uint32_t flip, int64_t columns, int64_t depth, int8_t* quads) {
+  const int64_t row = m.row_stride, words = depth / 4;
+  uint32_t* const out = reinterpret_cast<uint32_t*>(quads);
+  if (m.column_stride == 1) {
+    constexpr int kSecondLevel = 2;
+    for (int64_t i = 0; i < words; ++i, b += 4 * row) {
+      // Rows are too far apart for the processor to foresee those of the panels behind.
+      for (int64_t r = 0; r < 4; ++r) __builtin_prefetch(b + r * row + 2 * kPanelColumns, 0, kSecondLevel);
+      for (int64_t j = 0; j < columns; ++j)
+        out[i * kPanelColumns + j] =
+            flip ^ (b[j] | b[row + j] << 8 | b[2 * row + j] << 16 | static_cast<uint32_t>(b[3 * row + j]) << 24);
+    }
+    return 4 * words;
+  }
+  if (row != 1 || !PackWords(b, m.column_stride, columns, words, quads)) return 0;
+  for (int64_t i = 0; flip != 0 && i < words; ++i)
+    for (int64_t j = 0; j < columns; ++j) out[i * kPanelColumns + j] ^= flip;
+  return 4 * words;
+}
+
+// Adds the sums of columns. They wrap, as those of the products do.
+void SumColumns(const int8_t* quads, int64_t rows, int32_t* sums) {
+  VecU32 sum[2] = {};
+  for (int64_t row = 0; row < rows; ++row, quads += 4 * kPanelColumns) {
+    for (int v = 0; v < 2; ++v) {
+      VecU32 bytes;
+      std::memcpy(&bytes, quads + v * 4 * kLanes, sizeof(bytes));
+      for (int byte = 0; byte < 4; ++byte) sum[v] += (VecU32)((VecI32)(bytes << (24 - 8 * byte)) >> 24);
+    }
+  }
+  std::memcpy(sums, sum, sizeof(sum));
 }
 
 // One row of a sliver, whose elements are stored as `To`.
@@ -73,14 +111,16 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
     const int64_t whole = depth / 4 * 4;
     std::memset(quads + whole * kPanelColumns, 0, static_cast<size_t>((stored - whole) * kPanelColumns));
   }
+  const int32_t shift = StoredShift(dtype);
+  int64_t done = 0;
+  if (dtype != DType::kInt4) {
+    constexpr uint32_t kSignBits = 0x80808080u;  // a shift by 128
+    const auto* bytes = static_cast<const uint8_t*>(b.data) + b.Offset(k0, j0);
+    done = PackBytes(bytes, b, shift == 0 ? 0u : kSignBits, columns, depth, quads);
+  }
   WithElements(dtype, b, b.Offset(k0, j0),
-               [&](auto elements) { FillQuads(elements, b, StoredShift(dtype), columns, depth, quads); });
-  // Sums wrap, as those of the products do.
-  uint32_t* sums = static_cast<uint32_t*>(out);
-  std::fill(sums, sums + kPanelColumns, 0u);
-  for (int64_t row = 0; row < stored / 4; ++row, quads += 4 * kPanelColumns)
-    for (int64_t j = 0; j < kPanelColumns; ++j)
-      sums[j] += static_cast<uint32_t>(quads[4 * j] + quads[4 * j + 1] + quads[4 * j + 2] + quads[4 * j + 3]);
+               [&](auto elements) { FillQuads(elements, b, shift, columns, done, depth, quads); });
+  SumColumns(quads, stored / 4, static_cast<int32_t*>(out));
 }
 
 void PackIntegerSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, int64_t rows, int64_t stored_rows,

@@ -89,6 +89,29 @@ TEST_CASE("MatMulInteger matches a naive loop when K, M and N are split into blo
       }
 }
 
+TEST_CASE("QGemm multiplies by a B that lies by columns as by one that lies by rows, packed or not") {
+  const HostTensor one = HostTensor::From(DType::kFloat32, {}, {1});
+  int turn = 0;
+  for (DType b_type : {DType::kInt8, DType::kUInt8})
+    for (int64_t n : {1, 15, 16, 17, 31, 32, 33, 70})
+      for (int64_t k : {1, 3, 4, 6, 8, 63, 64, 68, 130, 131}) {
+        CAPTURE(NameOf(b_type));
+        CAPTURE(n);
+        CAPTURE(k);
+        const HostTensor a = Bytes(DType::kUInt8, {5, k}, 1), b = Bytes(b_type, {k, n}, 2);
+        const HostTensor a_zero = Bytes(DType::kUInt8, {}, 3), b_zero = Bytes(b_type, {}, 4);
+        const std::vector<double> values = b.values();
+        std::vector<double> columns;
+        for (int64_t j = 0; j < n; ++j)
+          for (int64_t i = 0; i < k; ++i) columns.push_back(values[i * n + j]);
+        const std::vector<double> rows = RunOp("com.microsoft::QGemm", {a, one, a_zero, b, one, b_zero})[0].values();
+        RunOptions options{.attributes = {{"transB", int64_t{1}}}};
+        if (++turn % 2 == 0) options.prepack = {3};
+        const HostTensor transposed = HostTensor::From(b_type, {n, k}, columns);
+        CHECK(RunOp("com.microsoft::QGemm", {a, one, a_zero, transposed, one, b_zero}, options)[0].values() == rows);
+      }
+}
+
 TEST_CASE("MatMulInteger of empty operands: zeros if K is 0, for any zero points") {
   for (bool packed : {false, true}) {
     Check({3, 40, 0, DType::kUInt8, DType::kUInt8, packed, 2});
