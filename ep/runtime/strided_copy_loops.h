@@ -112,11 +112,13 @@ inline void CopyByRows(const StridedPair& pair, T* to, const T* from) {
 template <class T>
 inline constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
 
-// height rows of width elements: side by side in `to` along a row, in `from` down a column.
+// height rows of width elements: side by side in `to` along a row, in `from` down a column. Lines of a column are too
+// far apart for the processor to foresee: those of the tile below are prefetched.
 template <class T>
 inline void CopyTile(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t height, int64_t width) {
   alignas(kTileBytes) T tile[kTile<T>][kTile<T>];
   for (int64_t k = 0; k < width; ++k) {
+    __builtin_prefetch(from + (k + width) * from_stride);
     for (int64_t i = 0; i < height; ++i) tile[i][k] = from[k * from_stride + i];
   }
   for (int64_t i = 0; i < height; ++i) std::copy(tile[i], tile[i] + width, to + i * to_stride);
