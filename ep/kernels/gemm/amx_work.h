@@ -14,7 +14,6 @@ struct AmxWork {
   // tile registers have just stored cannot be loaded immediately, and the vector unit has time.
   Tile finished = {};
   PanelStreams streams = {};         // the panel that follows, with every step
-  bool reads_b_once = false;         // straight from memory: each step prefetches what the next ones multiply
   Prefetch result = {};              // rows of C that the current tile will be stored to
   const float* next_sums = nullptr;  // of the tile after this one, which is added to them; null if they are not kept
   // Where the sums belong that the tile registers still hold, those of the tile computed last, and of how many times 16

@@ -49,13 +49,6 @@ class CalledRows {
   int due_ = kEach;
 };
 
-// What follows in a panel that is read once, into the L1 cache: tiles that find their lines there are loaded without
-// line fill buffers of their own, of which the memory then has all.
-inline void PrefetchAhead(const char* b) {
-  constexpr int64_t kDistance = 1024, kLine = 64;
-  for (int64_t line = 0; line < kStepBytes; line += kLine) __builtin_prefetch(b + kDistance + line);
-}
-
 using First = std::integral_constant<int, 0>;  // the number of a tile's first step
 
 // kParts: products of 16 rows of B, each with a chunk of A, that make a step.
@@ -68,7 +61,6 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   const char* b = static_cast<const char*>(b_panel);
   const int steps = static_cast<int>((depth + Dot::kDepth - 1) / Dot::kDepth);
   PanelStreams streams = work.streams;
-  const bool reads_b_once = work.reads_b_once;
   const auto add = [&]() __attribute__((always_inline)) { Block::template Add<Dot>(a, a_stride, b, kRowBytes); };
   const auto first = [&]() __attribute__((always_inline)) {
     if (work.held == nullptr) {
@@ -85,7 +77,6 @@ __attribute__((target("avx512bf16"))) void AmxTile(const Sliver& sliver, const v
   const auto step = [&](auto k) __attribute__((always_inline)) {
 #pragma GCC unroll 3
     for (int part = 0; part < kParts; ++part) {
-      if (reads_b_once) PrefetchAhead(b);
       std::is_same_v<decltype(k), First>&& part == 0 ? first() : add();
       a += a_step;
       b += kStepBytes;

@@ -18,6 +18,17 @@ class PanelStreams {
         back_(kStreams * stride_ - kLine),
         left_(kStreams * stride_ / kLine),
         each_((left_ + steps - 1) / steps) {}
+  // What lies `distance` bytes ahead in a panel that is read once, `step` bytes at a time.
+  static PanelStreams Ahead(const void* panel, int64_t bytes, int64_t distance, int64_t step) {
+    PanelStreams out;
+    out.turn_ = INT64_MAX;
+    out.next_ = static_cast<const char*>(panel) + distance;
+    out.stride_ = kLine;
+    out.left_ = bytes / kLine;
+    out.each_ = step / kLine;
+    return out;
+  }
+
   [[gnu::always_inline]] void Step() {
     constexpr int kSecondLevel = 2;
     if (left_ <= 0) return;

@@ -68,7 +68,7 @@ class Product {
   void RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t panel_begin, int64_t panel_end,
                    int64_t next_panel);
   AmxTurns TurnsOf(int64_t depth, int64_t slivers) const;
-  PanelStreams StreamsFrom(int64_t slivers, int64_t kb, int64_t next_panel, int64_t next_kb);
+  PanelStreams StreamsFrom(const void* b, int64_t slivers, int64_t kb, int64_t next_panel, int64_t next_kb);
   bool PacksOwnSlivers() const;
   const char* PackOwnSlivers(int64_t sliver_begin, int64_t sliver_end, int64_t kb) const;
 

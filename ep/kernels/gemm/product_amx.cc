@@ -36,9 +36,7 @@ void Product::RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t pane
       ProductScratch::OfThisThread().sums.Reserve(kept_tiles * tile_elements * static_cast<int64_t>(sizeof(float))));
   int64_t ring_begin = 0;
   const int64_t row_bytes = RowBytes(multiplied_format_) / RowDepth(multiplied_format_);  // of one row of K
-  // A panel that is split while it is read is prefetched there.
-  AmxWork work{.epilogue = &*to_rows_,
-               .reads_b_once = slivers == 1 && packed_b_ && !quantized_bits_ && multiplied_format_ == format_};
+  AmxWork work{.epilogue = &*to_rows_};
 
   for (int64_t kb = 0; kb < blocking_.depth_blocks; ++kb) {
     const int64_t k0 = kb * blocking_.depth, depth = DepthOf(kb);
@@ -55,9 +53,9 @@ void Product::RunAmxBlock(int64_t sliver_begin, int64_t sliver_end, int64_t pane
       const int64_t n0 = p * kPanelColumns, columns = ColumnsAt(n0);
       const char* b = static_cast<const char*>(PanelOf(p, k0, depth));
       const int32_t* column_sums = integers_ ? ColumnSums(p, p - panel_begin, panels, kb) : nullptr;
-      work.streams = p + 1 < panel_end ? StreamsFrom(slivers, kb, p + 1, kb)
-                     : last_block      ? StreamsFrom(slivers, kb, next_panel, 0)
-                                       : StreamsFrom(slivers, kb, panel_begin, kb + 1);
+      work.streams = p + 1 < panel_end ? StreamsFrom(b, slivers, kb, p + 1, kb)
+                     : last_block      ? StreamsFrom(b, slivers, kb, next_panel, 0)
+                                       : StreamsFrom(b, slivers, kb, panel_begin, kb + 1);
 
       for (int64_t g = sliver_begin; g < sliver_end; g += turns.slivers) {
         const int64_t stop = std::min(sliver_end, g + turns.slivers);
@@ -99,11 +97,15 @@ Product::AmxTurns Product::TurnsOf(int64_t depth, int64_t slivers) const {
           std::min<int64_t>(kernel_.group_slivers, slivers)};
 }
 
-// What comes after block `kb` of a panel that several slivers multiply, in as many steps as that takes: block `next_kb`
-// of `next_panel`.
-PanelStreams Product::StreamsFrom(int64_t slivers, int64_t kb, int64_t next_panel, int64_t next_kb) {
-  if (!packed_b_ || quantized_bits_ || slivers == 1 || next_panel >= PanelCount(b_.columns)) return {};
-  const int64_t steps = (DepthOf(kb) + kernel_.depth_multiple - 1) / kernel_.depth_multiple;
+// What comes after block `kb` of panel `b`, in as many steps as that takes: block `next_kb` of `next_panel`. A panel
+// that is read once is prefetched while it is read.
+PanelStreams Product::StreamsFrom(const void* b, int64_t slivers, int64_t kb, int64_t next_panel, int64_t next_kb) {
+  if (!packed_b_ || quantized_bits_) return {};
+  const int64_t depth = DepthOf(kb), bytes = PanelBytes(format_, depth) - HeaderBytes(format_);
+  const int64_t steps = (depth + kernel_.depth_multiple - 1) / kernel_.depth_multiple;
+  if (slivers == 1 && multiplied_format_ != format_) return {};  // splitting the panel prefetches it
+  if (slivers == 1) return PanelStreams::Ahead(b, bytes, Prefetch::Distance(blocking_.sliver_rows), bytes / steps);
+  if (next_panel >= PanelCount(b_.columns)) return {};
   const int64_t next_bytes = PanelBytes(format_, DepthOf(next_kb)) - HeaderBytes(format_);
   return {PackedPanelOf(next_panel, next_kb * blocking_.depth, 0), next_bytes, steps * slivers};
 }
