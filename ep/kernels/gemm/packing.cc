@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/gemm/next_panel.h"
 #include "ep/kernels/gemm/split_float16.h"
 #include "ep/kernels/gemm/transposed_words.h"
 
@@ -38,15 +39,11 @@ void FillRows(const At& at, bool along_rows, int64_t columns, int64_t rows, Stor
   }
 }
 
-// Rows of a whole panel, `row` elements apart. With each, the same row of the next panel is prefetched: they are too
-// far apart for the hardware to do so, and it arrives in the L2 cache while this panel is multiplied.
+// Rows of a whole panel, `row` elements apart.
 template <class T>
 void CopyRows(const T* b, int64_t row, int64_t depth, T* out) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  constexpr int kSecondLevel = 2;
   for (int64_t k = 0; k < depth; ++k, b += row, out += kPanelColumns) {
-    for (int64_t last = 2 * kPanelColumns - 1; last >= kPanelColumns; last -= kLine)
-      __builtin_prefetch(b + last, 0, kSecondLevel);
+    PrefetchRowOfNextPanel(b);
     std::memcpy(out, b, kPanelColumns * sizeof(T));
   }
 }
@@ -86,26 +83,19 @@ void PackSingles(const T* b, const Matrix& m, int64_t columns, int64_t depth, T*
   }
 }
 
-// The same for pairs of rows.
-void PairRows(const uint16_t* b, int64_t row, int64_t pairs, uint32_t* out) {
-  constexpr int kSecondLevel = 2;
-  for (int64_t i = 0; i < pairs; ++i, b += 2 * row, out += kPanelColumns) {
-    __builtin_prefetch(b + kPanelColumns, 0, kSecondLevel);
-    __builtin_prefetch(b + row + kPanelColumns, 0, kSecondLevel);
-    for (int64_t j = 0; j < kPanelColumns; ++j) out[j] = b[j] | static_cast<uint32_t>(b[row + j]) << 16;
-  }
-}
-
 // Rows 2i and 2i + 1 of b become row i of pairs; the partner of an odd last row is zero.
 void PackPairs(const uint16_t* b, const Matrix& m, int64_t columns, int64_t depth, uint32_t* out) {
   const int64_t row = m.row_stride, column = m.column_stride;
   const auto pair = [](uint32_t low, uint32_t high) { return low | high << 16; };
   const int64_t pairs = depth / 2;
-  if (column == 1 && columns == kPanelColumns) {
-    PairRows(b, row, pairs, out);
-  } else if (column == 1) {
-    FillRows([=](int64_t i, int64_t j) { return pair(b[2 * i * row + j], b[(2 * i + 1) * row + j]); }, true, columns,
-             pairs, out);
+  if (column == 1) {
+    for (int64_t i = 0; i < pairs; ++i) {
+      const uint16_t *const first = b + 2 * i * row, *const second = first + row;
+      PrefetchRowOfNextPanel(first);
+      PrefetchRowOfNextPanel(second);
+      FillRows([=](int64_t, int64_t j) { return pair(first[j], second[j]); }, true, columns, 1,
+               out + i * kPanelColumns);
+    }
   } else if (row != 1 || !PackWords(b, column * static_cast<int64_t>(sizeof(*b)), columns, pairs, out)) {
     const auto at = [=](int64_t i, int64_t j) {
       return pair(b[2 * i * row + j * column], b[(2 * i + 1) * row + j * column]);

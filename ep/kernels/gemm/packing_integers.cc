@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ep/kernels/gemm/elements.h"
+#include "ep/kernels/gemm/next_panel.h"
 #include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/gemm/transposed_words.h"
 
@@ -30,16 +31,14 @@ void FillQuads(const Elements& b, const Matrix& m, int32_t shift, int64_t column
       for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
 }
 
-// Four bytes at a time, where rows or columns lie side by side; returns how many rows that were. `flip` is what
-// differs between bytes as they are and as they are stored.
-int64_t PackBytes(const uint8_t* b, const Matrix& m, uint32_t flip, int64_t columns, int64_t depth, int8_t* quads) {
+// Four bytes at a time, where rows or columns lie side by side; returns how many rows that were.
+int64_t PackBytes(const uint8_t* b, const Matrix& m, int32_t shift, int64_t columns, int64_t depth, int8_t* quads) {
+  const uint32_t flip = static_cast<uint32_t>(shift) * 0x01010101u;  // subtracting 128 flips the first bit of a byte
   const int64_t row = m.row_stride, words = depth / 4;
   uint32_t* const out = reinterpret_cast<uint32_t*>(quads);
   if (m.column_stride == 1) {
-    constexpr int kSecondLevel = 2;
     for (int64_t i = 0; i < words; ++i, b += 4 * row) {
-      // Rows are too far apart for the processor to foresee those of the panels behind.
-      for (int64_t r = 0; r < 4; ++r) __builtin_prefetch(b + r * row + 2 * kPanelColumns, 0, kSecondLevel);
+      for (int64_t r = 0; r < 4; ++r) PrefetchRowOfNextPanel(b + r * row);
       for (int64_t j = 0; j < columns; ++j)
         out[i * kPanelColumns + j] =
             flip ^ (b[j] | b[row + j] << 8 | b[2 * row + j] << 16 | static_cast<uint32_t>(b[3 * row + j]) << 24);
@@ -52,7 +51,7 @@ int64_t PackBytes(const uint8_t* b, const Matrix& m, uint32_t flip, int64_t colu
   return 4 * words;
 }
 
-// Adds the sums of columns. They wrap, as those of the products do.
+// The sums of all columns. They wrap, as those of the products do.
 void SumColumns(const int8_t* quads, int64_t rows, int32_t* sums) {
   VecU32 sum[2] = {};
   for (int64_t row = 0; row < rows; ++row, quads += 4 * kPanelColumns) {
@@ -114,9 +113,8 @@ void PackQuads(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t 
   const int32_t shift = StoredShift(dtype);
   int64_t done = 0;
   if (dtype != DType::kInt4) {
-    constexpr uint32_t kSignBits = 0x80808080u;  // a shift by 128
     const auto* bytes = static_cast<const uint8_t*>(b.data) + b.Offset(k0, j0);
-    done = PackBytes(bytes, b, shift == 0 ? 0u : kSignBits, columns, depth, quads);
+    done = PackBytes(bytes, b, shift, columns, depth, quads);
   }
   WithElements(dtype, b, b.Offset(k0, j0),
                [&](auto elements) { FillQuads(elements, b, shift, columns, done, depth, quads); });
