@@ -8,11 +8,13 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
-from onnxruntime_npu.exporter.architectures import ARCHITECTURES
+from onnxruntime_npu.exporter.architectures import ARCHITECTURES, RECOMPUTED
+from onnxruntime_npu.exporter.arguments import DEFAULT_OPSET
 from onnxruntime_npu.exporter.caches import CACHES, CacheChoice
 from onnxruntime_npu.exporter.original import keep_original
 from onnxruntime_npu.exporter.original_cache import masking_of
 from onnxruntime_npu.exporter.proof import NotProven, attempt
+from onnxruntime_npu.exporter.recomputed import recompute
 from onnxruntime_npu.exporter.roles.masking import Masking
 from onnxruntime_npu.exporter.substitution import substitute
 from onnxruntime_npu.exporter.whole_model import WholeModelProbe
@@ -37,6 +39,8 @@ def prove(model, rebuilt, choices):
     probe = attempt(WholeModelProbe, model)
     if rebuilt:
         decoder, findings = substitute(model)
+    elif model.config.model_type in {each.model_type for each in RECOMPUTED}:
+        decoder, findings = recompute(model, "for a test", DEFAULT_OPSET)
     else:
         decoder, findings = keep_original(model, "for a test")
     reasons = {}

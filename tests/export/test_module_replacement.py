@@ -99,6 +99,30 @@ def test_modules_are_recorded_for_each_call_that_outputs_depend_on():
     torch.testing.assert_close(model(x), expected)
 
 
+class FirstCyclesWithoutGradients(nn.Module):
+    """A part in cycles of which training differentiates the last one only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.act_fn = nn.GELU()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            x = self.act_fn(self.act_fn(x))
+        return self.act_fn(x)
+
+
+def test_calls_without_gradients_are_recorded():
+    torch_library.register()
+    model, findings = FirstCyclesWithoutGradients(), Findings()
+
+    def role_of(module):
+        return ("activation", ActivationRole()) if is_activation(module) else None
+
+    assert replace_modules(model, role_of, lambda m: (m(torch.randn(3, 4)),), findings) == []
+    assert findings.expected_nodes == {"npu_gelu": 3}
+
+
 class Feedforward(nn.Module):
     """A replaced whole with a replaceable part."""
 

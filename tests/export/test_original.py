@@ -10,7 +10,6 @@ import numpy as np
 import onnxruntime_npu
 import pytest
 import torch
-import transformers
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.attention_interface import (
@@ -26,7 +25,7 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 from transformers.models.inkling2 import modeling_inkling2
 
-from .conftest import CONTINUATIONS, PROMPTS, enlarge, expected_logits, tiny_model
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS, forced_logits, marks_of_kind
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
@@ -182,39 +181,6 @@ def test_cache_that_a_model_cannot_have_is_refused_with_the_reason(tmp_path, kin
     with pytest.raises(ExportError, match=message):
         export_causal_lm(tiny_model(kind), tmp_path, **options)
     assert not list(tmp_path.iterdir())
-
-
-def test_model_that_caches_what_no_layer_of_ours_keeps_is_refused(tmp_path):
-    config = transformers.xLSTMConfig(vocab_size=97, hidden_size=64, num_heads=4, num_blocks=2)
-    with pytest.raises(ExportError, match=r"\(xlstm\): .*rnn_state"):
-        export_causal_lm(transformers.xLSTMForCausalLM(config).eval(), tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_model_that_takes_no_keys_and_values_is_refused(tmp_path):
-    config = transformers.OpenAIGPTConfig(vocab_size=97, n_embd=32, n_layer=2, n_head=2)
-    model = transformers.OpenAIGPTLMHeadModel(config).eval()
-    message = r"\(openai-gpt\): expected a forward pass that takes past_key_values.*, got one of "
-    with pytest.raises(ExportError, match=message):
-        export_causal_lm(model, tmp_path)
-    assert not list(tmp_path.iterdir())
-
-
-def test_model_that_counts_padding_among_positions_is_refused_with_the_reason(tmp_path):
-    config = transformers.WhisperConfig(
-        vocab_size=97,
-        d_model=32,
-        encoder_layers=1,
-        decoder_layers=1,
-        decoder_attention_heads=2,
-        pad_token_id=0,
-    )
-    model = enlarge(transformers.WhisperForCausalLM(config).eval())
-    message = (
-        "nor by its own forward pass: logits of the whole model in a row with padding: differs"
-    )
-    with pytest.raises(ExportError, match=message):
-        export_causal_lm(model, tmp_path)
 
 
 def test_tables_that_follow_the_given_positions_are_left_as_they_are():

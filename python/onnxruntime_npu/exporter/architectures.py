@@ -22,6 +22,7 @@ from .architecture import (
     Architecture,
 )
 from .indexed_architectures import INDEXED
+from .recomputed_architectures import RECOMPUTED
 from .recurrent_architectures import RECURRENT
 
 _WINDOWS: dict[str, Any] = {
@@ -316,6 +317,11 @@ ORIGINAL = tuple(
         ),
         ("granite_swa", "sinks, sliding window", {**TOKENS, **_WINDOWS}, ROWS),
         ("helium", "rotation in pairs", {**TOKENS, "head_dim": 16}),
+        (
+            "hrm_text",
+            "two stacks of layers in cycles, gated attention",
+            {**TOKENS, "head_dim": 16},
+        ),
         ("hunyuan_v1_dense", "norms after rotation", {"head_dim": 16, **TOKENS}),
         (
             "hunyuan_v1_moe",
@@ -445,7 +451,7 @@ ORIGINAL = tuple(
         ("youtu", "latent attention", {**TOKENS, **LATENT}),
     )
 )
-ARCHITECTURES = (*REBUILT, *ORIGINAL, *INDEXED, *RECURRENT)
+ARCHITECTURES = (*REBUILT, *ORIGINAL, *INDEXED, *RECURRENT, *RECOMPUTED)
 
 _BEGIN, _END = "<!-- architectures: begin -->", "<!-- architectures: end -->"
 

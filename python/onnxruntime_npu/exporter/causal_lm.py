@@ -13,6 +13,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
+from ..context_length import context_length
 from ..errors import ArgumentError, ExportError
 from ..onnx_models.fuse_added_norms import fuse_added_norms
 from ..onnx_models.staging import staged
@@ -22,7 +23,6 @@ from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .caches import CACHE_DTYPES, CACHES, LOGITS, CacheChoice, Interface
 from .checkpoint import Checkpoint, load_checkpoint, wrap
 from .division import Division
-from .model_cache import layer_kinds
 from .numeric_check import Reference, check_file
 from .original import keep_original
 from .proof import Findings, NotProven, attempt, unsupported
@@ -37,6 +37,7 @@ from .quantization import (
     schemes,
 )
 from .quiet_transformers import quiet_transformers
+from .recomputed import recompute
 from .report import ExportReport
 from .sampling_graph import SAMPLER_FILE, write_sampler
 from .substitution import substitute
@@ -49,6 +50,8 @@ from .whole_model import WholeModelProbe
 
 MODEL_FILE = "model.onnx"
 REPORT_FILE = "export_report.json"
+# Tokens that a model takes at least whose configuration names no limit; some have tables of a size.
+_UNNAMED_CONTEXT = 1024
 
 
 def export_causal_lm(
@@ -179,7 +182,7 @@ def export_causal_lm(
     whole = division.ranks == 1
     reference = _reference(checkpoint, report) if check and whole else None
     fuse_latents = quant == NONE and not switched_adapters
-    interface, findings = _interface(checkpoint, probe, wanted, opset, fuse_latents)
+    interface, findings = _interface(checkpoint, probe, wanted, opset, fuse_latents, report)
     division.check(interface.decoder)
     switched.prove(
         checkpoint.model,
@@ -210,7 +213,7 @@ def export_causal_lm(
         return _write_ranks(out, division, checkpoint, interface, wanted, report, findings, started)
     switched.insert(interface.decoder)
     with staged(out, MODEL_FILE) as folder:
-        model = _onnx_model(interface, opset)
+        model = _onnx_model(interface, opset, checkpoint.model.config)
         switched.open(model.graph)
         report.switched_adapters = switched.write(folder, DTYPES[dtype])
         _write(folder, model, checkpoint, interface, report, findings)
@@ -244,10 +247,6 @@ def _probe(model: Any) -> WholeModelProbe:
     torch_library.register()
     divide_weights(model)
     try:
-        attempt(layer_kinds, model)
-    except NotProven as error:
-        raise unsupported(model, error) from error
-    try:
         with quiet_transformers():
             return attempt(WholeModelProbe, model)
     except NotProven as error:
@@ -260,6 +259,7 @@ def _interface(
     wanted: CacheChoice,
     opset: int,
     fuse_latents: bool,
+    report: ExportReport,
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model with the requested inputs and outputs."""
     model = checkpoint.model
@@ -276,17 +276,25 @@ def _interface(
             )
             return probe.proven(original, wanted, findings), findings
     except NotProven as error:
-        if wanted.plain:
-            why = f"{reason}; nor by its own forward pass: {error}"
-        else:
-            why = (
-                f"{reason}; nor by its own forward pass with a {wanted} cache: {error}: pass "
-                f"cache='dynamic' and cache_dtype='auto'"
-            )
+        own = error
+    if not wanted.plain:
+        why = (
+            f"{reason}; nor by its own forward pass with a {wanted} cache: {own}: pass "
+            f"cache='dynamic' and cache_dtype='auto'"
+        )
+        raise unsupported(model, why)
+    try:
+        with quiet_transformers():
+            recomputing, findings = recompute(copy.deepcopy(model), own, opset)
+            interface = probe.proven(recomputing, wanted, findings)
+    except NotProven as error:
+        why = f"{reason}; nor by its own forward pass: {own}; nor without a cache: {error}"
         raise unsupported(model, why) from error
+    report.warnings.append(f"every step runs all tokens of a row again, without a cache: {own}")
+    return interface, findings
 
 
-def _onnx_model(interface: Interface, opset: int) -> ir.Model:
+def _onnx_model(interface: Interface, opset: int, config: Any) -> ir.Model:
     """Trace, translate and tidy up; the ``npu::`` nodes have no bodies yet."""
     model = onnx_model_of(
         interface,
@@ -294,6 +302,7 @@ def _onnx_model(interface: Interface, opset: int) -> ir.Model:
         opset,
         listed_from=len(interface.leading_inputs),
         dtype=interface.decoder.dtype,
+        longest=context_length(config.get_text_config().to_dict()) or _UNNAMED_CONTEXT,
     )
     model.metadata_props["onnxruntime_npu.cache"] = interface.cache
     return model
@@ -334,7 +343,7 @@ def _write_ranks(
             own.rank, own.group = rank, division.group
             decoder = division.part_of(whole.decoder, rank, found)
             interface = wanted.interface(decoder).eval()
-            model = _onnx_model(interface, report.opset)
+            model = _onnx_model(interface, report.opset, checkpoint.model.config)
             _write(folder, model, checkpoint, interface, own, found)
             own.exported(started)
             own.write(folder / REPORT_FILE)

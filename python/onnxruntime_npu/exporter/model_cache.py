@@ -95,14 +95,19 @@ def is_time_mixing(module: Any) -> bool:
     return all(hasattr(module, part) for part in ("time_decay", "time_first", "time_mix_value"))
 
 
-def cache_argument(model: Any) -> str:
-    """Return the name of the argument that takes the cache; raises NotProven without one."""
-    arguments = inspect.signature(model.forward).parameters
+def cache_name(model: Any) -> str | None:
+    """Return the name of the argument that takes the cache; None without one."""
     if any(map(is_time_mixing, model.modules())):
         return "state"
-    for name in ("past_key_values", "cache_params"):
-        if name in arguments:
-            return name
+    arguments = inspect.signature(model.forward).parameters
+    return next((name for name in ("past_key_values", "cache_params") if name in arguments), None)
+
+
+def cache_argument(model: Any) -> str:
+    """Return the name of the argument that takes the cache; raises NotProven without one."""
+    if (name := cache_name(model)) is not None:
+        return name
+    arguments = inspect.signature(model.forward).parameters
     raise NotProven(
         f"expected a forward pass that takes past_key_values, the keys and values of earlier "
         f"tokens, got one of {', '.join(arguments)}"

@@ -59,10 +59,17 @@ def replace_modules(
 def contributing_calls(
     model: nn.Module, modules: Sequence[nn.Module], probe: Probe
 ) -> Counter[nn.Module]:
-    """Return how often each module is called for a result that the outputs depend on."""
+    """Return how often each module is called for a result that the outputs depend on.
+
+    Calls that the model makes without gradients, as HRM makes all but its last cycles, are counted.
+    """
     marked: list[tuple[nn.Module, torch.Tensor]] = []
+    without_gradients = Counter[nn.Module]()
 
     def mark(module: nn.Module, _arguments: object, result: Any) -> Any:
+        if not torch.is_grad_enabled():
+            without_gradients[module] += 1
+            return result
         marker = torch.zeros((), requires_grad=True)
         marked.append((module, marker))
         if isinstance(result, tuple):
@@ -81,7 +88,7 @@ def contributing_calls(
     finally:
         for hook in hooks:
             hook.remove()
-    return Counter(
+    return without_gradients + Counter(
         module
         for (module, _), gradient in zip(marked, gradients, strict=True)
         if gradient is not None

@@ -8,8 +8,7 @@ proven; everything else is exported as torch runs it, in standard ONNX, and is l
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from .compressed_attention import fuse_compressed_attention
 from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
 from .indexed_groups import choose_groups_in_graph
+from .kept_model import KeptModel, scoring
 from .model_cache import (
     Cached,
     cache_argument,
@@ -34,7 +34,7 @@ from .model_cache import (
     run_without_cache,
     state_tensors,
 )
-from .module_replacement import RoleOf, convert_weights, replace_modules
+from .module_replacement import RoleOf, replace_modules
 from .ngram_embedding import keep_tokens_as_states
 from .own_attention import fuse_own_attention
 from .position_tables import PositionTables, follow_positions
@@ -54,7 +54,7 @@ from .rotary_function import replace_rotary
 from .rotary_module import LengthRotary, follow_lengths
 
 
-class OriginalDecoder(nn.Module):
+class OriginalDecoder(KeptModel):
     """Token ids to logits over a cache, by the model itself."""
 
     def __init__(
@@ -65,9 +65,7 @@ class OriginalDecoder(nn.Module):
         recurrences: Recurrences,
         tables: PositionTables,
     ) -> None:
-        super().__init__()
-        self.model = model
-        self.functions = functions  # that the model calls in the place of its own
+        super().__init__(model, functions)
         self._recurrences = recurrences
         self._tables = tables
         self._cached = cached
@@ -79,29 +77,6 @@ class OriginalDecoder(nn.Module):
         self._maskings: dict[int, Masking | None] = {}
         self._arguments = set(inspect.signature(model.forward).parameters)
         self._cache_argument = cache_argument(model)
-
-    @property
-    def head_weight(self) -> torch.Tensor | None:
-        """The weight of the head."""
-        return self.model.get_output_embeddings().weight
-
-    @property
-    def vocabulary(self) -> int:
-        """V, the number of tokens that are scored."""
-        return self.model.get_output_embeddings().out_features
-
-    def replace_head(self, replace: Callable[[nn.Linear], nn.Module]) -> None:
-        """Score by what ``replace`` returns for the head, in place; the embedding stays."""
-        self.model.set_output_embeddings(replace(self.model.get_output_embeddings()))
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of activations and caches."""
-        return self.model.get_input_embeddings().weight.dtype
-
-    def convert(self, dtype: torch.dtype) -> None:
-        """Convert the weights but those that the model keeps in float32; buffers stay, too."""
-        convert_weights(self.model, dtype)
 
     def decode(
         self,
@@ -118,7 +93,7 @@ class OriginalDecoder(nn.Module):
         head's input [B, S, H], and the cache of every layer.
         """
         del lengths  # the model has them from the positions of a row
-        with self.functions.replaced(), _scoring(self.model.get_output_embeddings(), scored):
+        with self.functions.replaced(), scoring(self.model.get_output_embeddings(), scored):
             if isinstance(step, DynamicStep) and all(layer.key_scale is None for layer in past):
                 return self._grown(input_ids, positions, step, past)
             return self._shared(input_ids, positions, step, past)
@@ -213,24 +188,6 @@ class OriginalDecoder(nn.Module):
                 **options,
             ).logits
         return logits.float()
-
-
-@contextmanager
-def _scoring(head: nn.Module, scored: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Let a head score only what ``scored`` takes of its input."""
-    calls = []
-
-    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        calls.append(args)
-        return scored(args[0]), *args[1:]
-
-    hook = head.register_forward_pre_hook(before)
-    try:
-        yield
-    finally:
-        hook.remove()
-    if len(calls) != 1:
-        raise NotProven(f"expected one call of the head, got {len(calls)}")
 
 
 def keep_original(

@@ -34,6 +34,7 @@ from .weights.lazy_weight import LazyWeight
 from .weights.parameters import not_finite, taken_weights
 
 _TORCH = Path(torch.__file__).parent
+_LEAST = 2  # of a size that varies, to torch.export
 _ADVICE = "The error above occurred when calling torch.export"
 
 
@@ -115,6 +116,7 @@ def onnx_model_of(
     *,
     listed_from: int | None = None,
     dtype: torch.dtype | None = None,
+    longest: int = 0,
 ) -> ir.Model:
     """Trace a module, translate and tidy up; the ``npu::`` nodes have no bodies yet.
 
@@ -126,6 +128,7 @@ def onnx_model_of(
         listed_from: index of the first input that is in a list, which is the last argument; by
             default the forward pass takes ``*inputs``.
         dtype: that of the weights, if it is known.
+        longest: number of tokens up to which a size that varies must not be bounded.
     """
     shapes = part.dimensions()
     dynamic = [
@@ -138,6 +141,7 @@ def onnx_model_of(
         grouped = (*dynamic[:listed_from], dynamic[listed_from:])
     program = trace(part, example, None, grouped)
     _check_dimensions(program.program, part.input_names, shapes)
+    _check_bounds(program.program, longest)
     names = list(part.input_names), list(part.output_names)
     model = to_onnx(program, opset, *names, dtype=dtype)
     name_dimensions(model.graph, shapes)
@@ -157,6 +161,20 @@ def _check_dimensions(
                     f"{name} expected {wanted!r} of any size, got {size} only: the model's code "
                     f"reads it as a number, as len(x) does in the place of x.shape[0]"
                 )
+
+
+def _check_bounds(program: torch.export.ExportedProgram, longest: int) -> None:
+    """Raise ExportError if the code of a model computes rows below ``longest`` in its own way.
+
+    What was traced would then hold for rows as short as the example. A bound is that of a size
+    beside others, which are at least two.
+    """
+    for bounds in program.range_constraints.values():
+        if bounds.upper < longest - _LEAST:
+            raise ExportError(
+                f"expected a forward pass that computes rows of up to {longest} tokens in one way, "
+                f"got one that does so up to {bounds.upper + _LEAST}"
+            )
 
 
 def _put_weights(graph: ir.Graph, traced: Traced) -> None:

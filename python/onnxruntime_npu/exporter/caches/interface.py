@@ -83,13 +83,14 @@ class Interface(nn.Module):
         ]
 
     def _zero_states(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        """Return states; those that grow have more entries than needed, of unlike numbers."""
+        """Return states; those of compressed keys have more than needed, of unlike numbers."""
         floats = self.decoder.dtype
+
+        def entries(state: State) -> int:
+            return tokens + state.rate if tokens and state.rate > 1 else tokens
+
         return [
-            torch.zeros(
-                self._rows_of_state(state, rows, tokens and tokens + state.rate),
-                dtype=state.dtype(floats),
-            )
+            torch.zeros(self._rows_of_state(state, rows, entries(state)), dtype=state.dtype(floats))
             for state in self.decoder.states
         ]
 
@@ -134,11 +135,13 @@ class Interface(nn.Module):
     def _state_shapes(self, prefix: str, rows: Any) -> dict[str, tuple[Any, ...]]:
         """Return the shape of every state by its name."""
         names = self._state_names(prefix)
-        past = "past_" if prefix.startswith("past") else ""
-        shapes = [
-            self._rows_of_state(state, rows, f"{past}entries_of_{state.rate}")
-            for state in self.decoder.states
-        ]
+        before = prefix.startswith("past")
+        past, tokens = ("past_", "past") if before else ("", "total")
+
+        def entries(state: State) -> str:
+            return tokens if state.rate == 1 else f"{past}entries_of_{state.rate}"
+
+        shapes = [self._rows_of_state(state, rows, entries(state)) for state in self.decoder.states]
         return dict(zip(names, shapes, strict=True))
 
     def _rows_of_state(self, state: State, rows: Any, entries: Any) -> tuple[Any, ...]:

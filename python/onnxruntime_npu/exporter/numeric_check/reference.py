@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ..model_cache import cache_argument
+from ..model_cache import cache_name
 from .passages import Passages
 
 _LONGEST_CONTEXT = 2**20  # of a model whose configuration names none
@@ -52,7 +52,11 @@ class Reference:
             losses.append(torch.nn.functional.cross_entropy(scores, target, reduction="none"))
             best.append(scores.argmax(-1))
             logits.append(scores[sampled])
-        greedy, leads = _greedy(model, torch.tensor(passages.open_prompts), new)
+        opened = torch.tensor(passages.open_prompts)
+        try:
+            greedy, leads = _greedy(model, opened, new, cache_name(model))
+        except Exception:  # of various types: of models whose own cache does not work
+            greedy, leads = _greedy(model, opened, new, None)
         return Reference(
             passages,
             sampled,
@@ -64,19 +68,27 @@ class Reference:
         )
 
 
-def _greedy(model: Any, prompts: torch.Tensor, new: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads."""
-    tokens, leads = prompts, []
-    cache, name = None, cache_argument(model)
+def _greedy(
+    model: Any, prompts: torch.Tensor, new: int, name: str | None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the most likely tokens [rows, new] after prompts [rows, S], and their leads.
+
+    ``name``: of the argument that takes the cache; None: all tokens are run again for each.
+    """
+    tokens, leads, cache = prompts, [], None
     # Some models count from 0 in every step if they are not told.
     positioned = "position_ids" in inspect.signature(model.forward).parameters
     for _ in range(new):
         # RecurrentGemma returns no cache; RWKV's code mixes the rows of a batch that follows one.
         given = tokens if cache is None else tokens[:, -1:]
         positions = torch.arange(tokens.shape[1])[-given.shape[1] :]
-        options = {"position_ids": positions.expand(given.shape)} if positioned else {}
-        result = model(input_ids=given, use_cache=True, **{name: cache}, **options)
-        cache = None if name == "state" else result.get(name)
+        options: dict[str, Any] = {}
+        if positioned:
+            options["position_ids"] = positions.expand(given.shape)
+        if name is not None:
+            options[name] = cache
+        result = model(input_ids=given, use_cache=name is not None, **options)
+        cache = None if name in (None, "state") else result.get(name)
         first, second = result.logits[:, -1].float().topk(2).values.unbind(-1)
         leads.append(first - second)
         tokens = torch.cat([tokens, result.logits[:, -1:].argmax(-1)], 1)
