@@ -36,6 +36,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collects no garbage among tests, of which there are tens of thousands and which stay."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect exhaustive tests unless asked for."""
     if config.getoption("--exhaustive"):
@@ -74,8 +85,9 @@ def known_objects() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def signatures_read_once() -> None:
-    """Keeps what each export reads anew of 500 functions of onnxscript: signatures, and a table."""
+    """Keeps what each export reads anew: signatures of 500 functions of onnxscript, and tables."""
     if "onnxscript" in sys.modules:
+        import torch._export.utils
         from onnxscript.values import TracedOnnxFunction
         from torch.onnx._internal.exporter._registration import ONNXRegistry
 
@@ -91,6 +103,10 @@ def signatures_read_once() -> None:
             return registry
 
         ONNXRegistry.from_torchlib = staticmethod(from_torchlib)
+        # Makes torch's operators known to Python, twice for each namespace there is. Those that
+        # tests add are made in Python.
+        utils = torch._export.utils
+        utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.opdef import Maker, Op, Sample, attach_function_bodies
 from onnxruntime_npu.opdef import dtypes as dt
 from onnxruntime_npu.opdef.definition_base import Definition
+from onnxruntime_npu.opdef.node_parts import Attribute
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
 
@@ -157,6 +158,16 @@ def node_inputs(op: Op, bound: Mapping[str, Any]) -> list[torch.Tensor]:
     return tensors
 
 
+def has_default(attribute: Attribute, bound: Mapping[str, Any]) -> bool:
+    """Whether a node of a call need not have an attribute that it could have."""
+    value = attribute.to_onnx(bound[attribute.argument.name])
+    return (
+        not attribute.required
+        and value is not None
+        and value == attribute.to_onnx(attribute.default)
+    )
+
+
 def make_model(
     op: Op, sample: Sample, *, body: bool, op_type: str | None = None, defaults: bool = True
 ) -> onnx.ModelProto:
@@ -202,11 +213,7 @@ def make_model(
     )
     for attribute in op.attributes:
         value = attribute.to_onnx(bound[attribute.argument.name])
-        if (
-            not defaults
-            and not attribute.required
-            and value == attribute.to_onnx(attribute.default)
-        ):
+        if not defaults and has_default(attribute, bound):
             continue
         if value is not None:
             kind = getattr(onnx.AttributeProto, attribute.kind.upper())
