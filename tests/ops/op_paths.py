@@ -31,6 +31,21 @@ def samples(op: Definition, dtype: str) -> list[Sample]:
     return list(op.sample_function(Maker(dtype)))
 
 
+@cache
+def _names_of_samples(op: Definition, dtype: str) -> list[str | int]:
+    return [sample.id or i for i, sample in enumerate(samples(op, dtype))]
+
+
+def is_repeated(op: Op, dtype: str, i: int) -> bool:
+    """Whether a sample of another dtype than the first shows what that one's does.
+
+    The first two of each dtype do not.
+    """
+    first = op.sample_dtypes[0]
+    names = _names_of_samples(op, dtype), _names_of_samples(op, first)
+    return dtype != first and i > 1 and names[0][i] in names[1]
+
+
 def bind(op: Definition, sample: Sample) -> dict[str, Any]:
     return op.bind(sample.args, sample.kwargs)
 

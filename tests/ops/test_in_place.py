@@ -22,6 +22,7 @@ from op_paths import (
     bind,
     check_close,
     dispatcher_call,
+    is_repeated,
     make_model,
     node_inputs,
     reference,
@@ -39,8 +40,15 @@ def _pairs(op: Op) -> list[list[tuple[int, int]]]:
 
 
 def _calls(ops: Sequence[Op]) -> list[object]:
+    """One parameter per operator, sample and of two dtypes; --exhaustive runs what repeats one."""
     return [
-        pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{sample.id or i}")
+        pytest.param(
+            op,
+            dtype,
+            i,
+            id=f"{op.name}-{dtype}-{sample.id or i}",
+            marks=[pytest.mark.exhaustive] if is_repeated(op, dtype, i) else [],
+        )
         for op in ops
         for dtype in op.sample_dtypes[:2]
         for i, sample in enumerate(samples(op, dtype))

@@ -34,6 +34,7 @@ from op_paths import (
     given_inputs,
     has_default,
     in_place,
+    is_repeated,
     make_model,
     reference,
     run_model,
@@ -57,15 +58,12 @@ def _calls(ops: list[Op], dtypes: slice = slice(None), *, repeats: bool = True) 
     """
     found = []
     for op in ops:
-        first = {sample.id or i for i, sample in enumerate(samples(op, op.sample_dtypes[0]))}
         for dtype in op.sample_dtypes[dtypes]:
             for i, sample in enumerate(samples(op, dtype)):
-                name = sample.id or i
-                repeated = dtype != op.sample_dtypes[0] and i > 1 and name in first
-                marks = [pytest.mark.exhaustive] if repeated and not repeats else []
-                found.append(
-                    pytest.param(op, dtype, i, id=f"{op.name}-{dtype}-{name}", marks=marks)
-                )
+                repeated = not repeats and is_repeated(op, dtype, i)
+                marks = [pytest.mark.exhaustive] if repeated else []
+                name = f"{op.name}-{dtype}-{sample.id or i}"
+                found.append(pytest.param(op, dtype, i, id=name, marks=marks))
     return found
 
 
