@@ -116,7 +116,7 @@ def assert_rows_match(directory, variant):
     ("kind", "cache", "name"),
     [
         ("llama", "static", "dynamic"),
-        ("llama", "dynamic", "llama3"),
+        pytest.param("llama", "dynamic", "llama3", marks=pytest.mark.slow),
         pytest.param("llama", "dynamic", "yarn", marks=pytest.mark.slow),
         pytest.param("phi3", "static", "longrope", marks=pytest.mark.slow),
         ("granite", "dynamic", "longrope"),

@@ -144,9 +144,9 @@ def report_of(**options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"inner_precise": 1},
-        {"quant_head": True},
-        pytest.param({"inner_precise": 1, "quant_head": True}, marks=pytest.mark.slow),
+        {"inner_precise": 1, "quant_head": True},
+        pytest.param({"inner_precise": 1}, marks=pytest.mark.slow),
+        pytest.param({"quant_head": True}, marks=pytest.mark.slow),
     ],
 )
 def test_rounded_activations_and_heads_of_kept_integers_err_as_expected(tmp_path, options):

@@ -145,7 +145,7 @@ def test_bfloat16_error_is_within_that_of_transformers(exported, kind, cache):
 
 
 def test_export_leaves_the_callers_model_and_transformers_as_they_were(tmp_path):
-    model = tiny_model("glm4")
+    model = tiny_model("glm4", num_hidden_layers=1)
     before = copy.deepcopy(model.state_dict())
     module = sys.modules[type(model).__module__]
     rotate, attention = module.apply_rotary_pos_emb, model.config._attn_implementation

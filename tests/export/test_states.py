@@ -167,7 +167,8 @@ def test_blocks_of_a_model_without_keys_and_values_are_refused_with_the_reason(t
 
 def test_check_tells_models_the_positions_of_a_step(exported):
     """Bamba counts from 0 in every step that it is not told of."""
-    _, _, report = exported("bamba", cache="dynamic")
+    _, _, report = exported("bamba", cache="dynamic", check=True)
+    assert report.check is not None
     assert not [warning for warning in report.warnings if "check failed" in warning]
 
 
