@@ -46,7 +46,7 @@ FUSED = {
     "qwen3_vl_moe": _ATTENTION | _NORMED_HEADS | _EXPERTS,
     "qwen3_5_moe": _ATTENTION | _STATES | _EXPERTS | _MLPS,
 }
-_SLOW = ("qwen2_vl", "qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
+_SLOW = ("qwen2_5_vl", "qwen3_5", "qwen3_5_moe", "qwen3_vl_moe")
 KINDS = [pytest.param(k, marks=pytest.mark.slow) if k in _SLOW else k for k in FUSED]
 
 # Windows of 4 x 4 patches in the first layer, which end with the image and before it.
