@@ -35,7 +35,7 @@ class RecomputingDecoder(KeptModel):
         self.cache_sizes: list[CacheSizes] = []
         self.cached_layers: list[int] = []
         self.states = [_TOKENS]
-        self.layer_count = int(getattr(model.config, "num_hidden_layers", 1))
+        self.layer_count = _layers(model)
 
     def decode(
         self,
@@ -70,6 +70,10 @@ class RecomputingDecoder(KeptModel):
         return logits.float(), []
 
 
+def _layers(model: Any) -> int:
+    return int(getattr(model.config, "num_hidden_layers", 1))
+
+
 def _places(mask: torch.Tensor) -> torch.Tensor:
     """Return where each token goes, [B, T]: tokens of a row to its front, padding behind them."""
     real = (mask != 0).long()
@@ -96,8 +100,10 @@ def recompute(model: Any, reason: object, opset: int) -> tuple[RecomputingDecode
         reason: why the model is not exported with a cache.
         opset: that of the file, whose operators are used.
 
-    Raises NotProven for a model whose tokens see later ones.
+    Raises NotProven for a model without layers, and for one whose tokens see later ones.
     """
+    if _layers(model) < 1:
+        raise NotProven("expected layers, got none")
     attempt(_prove_causal, model)
     findings = Findings()
     findings.keep("", "decoder", f"without a cache, all tokens are run again: {reason}")
