@@ -12,9 +12,8 @@ def context_length(config: Mapping[str, Any]) -> int | None:
     Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for,
     also where only some kinds of layers have it: others are those with a window.
     """
-    trained = config.get("max_position_embeddings") or config.get(
-        "n_positions"
-    )  # of the first GPTs
+    # The first GPTs have another name for it.
+    trained = config.get("max_position_embeddings") or config.get("n_positions")
     if not trained:
         return None
     rotary = config.get("rope_parameters") or {}

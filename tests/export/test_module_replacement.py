@@ -83,16 +83,17 @@ class Model(nn.Module):
         return self.again(self.twice(x) + x)
 
 
+def activation_role_of(module):
+    return ("activation", ActivationRole()) if is_activation(module) else None
+
+
 def test_modules_are_recorded_for_each_call_that_outputs_depend_on():
     torch_library.register()
     model, findings = Model(), Findings()
 
-    def role_of(module):
-        return ("activation", ActivationRole()) if is_activation(module) else None
-
     x = torch.randn(3, 4)
     expected = model(x)
-    assert replace_modules(model, role_of, lambda m: (m(x),), findings) == []
+    assert replace_modules(model, activation_role_of, lambda m: (m(x),), findings) == []
     assert findings.expected_nodes == {"npu_gelu": 2} and findings.kept == []
     assert isinstance(model.unused, nn.GELU) and isinstance(model.never, nn.GELU)
     assert model.twice is model.again and not isinstance(model.twice, nn.GELU)
@@ -116,10 +117,8 @@ def test_calls_without_gradients_are_recorded():
     torch_library.register()
     model, findings = FirstCyclesWithoutGradients(), Findings()
 
-    def role_of(module):
-        return ("activation", ActivationRole()) if is_activation(module) else None
-
-    assert replace_modules(model, role_of, lambda m: (m(torch.randn(3, 4)),), findings) == []
+    x = torch.randn(3, 4)
+    assert replace_modules(model, activation_role_of, lambda m: (m(x),), findings) == []
     assert findings.expected_nodes == {"npu_gelu": 3}
 
 
@@ -144,7 +143,7 @@ def test_parts_of_a_replaced_module_are_not_recorded():
     def role_of(module):
         if isinstance(module, Feedforward):
             return "mlp", Whole()
-        return ("activation", ActivationRole()) if is_activation(module) else None
+        return activation_role_of(module)
 
     model, findings = nn.Sequential(Feedforward()), Findings()
     x = torch.randn(3, 4)

@@ -285,6 +285,7 @@ def _interface(
         raise unsupported(model, why)
     try:
         with quiet_transformers():
+            probe.check_causal(model)
             recomputing, findings = recompute(copy.deepcopy(model), own, opset)
             interface = probe.proven(recomputing, wanted, findings)
     except NotProven as error:

@@ -45,20 +45,20 @@ class KeptModel(nn.Module):
         """Convert the weights but those that the model keeps in float32; buffers stay, too."""
         convert_weights(self.model, dtype)
 
+    @contextmanager
+    def scoring(self, scored: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Let the model run inside with its functions, and its head score what ``scored`` takes."""
+        calls = []
 
-@contextmanager
-def scoring(head: nn.Module, scored: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Let a head score only what ``scored`` takes of its input."""
-    calls = []
+        def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+            calls.append(args)
+            return scored(args[0]), *args[1:]
 
-    def before(_: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        calls.append(args)
-        return scored(args[0]), *args[1:]
-
-    hook = head.register_forward_pre_hook(before)
-    try:
-        yield
-    finally:
-        hook.remove()
-    if len(calls) != 1:
-        raise NotProven(f"expected one call of the head, got {len(calls)}")
+        hook = self.model.get_output_embeddings().register_forward_pre_hook(before)
+        try:
+            with self.functions.replaced():
+                yield
+        finally:
+            hook.remove()
+        if len(calls) != 1:
+            raise NotProven(f"expected one call of the head, got {len(calls)}")

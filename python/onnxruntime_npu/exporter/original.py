@@ -23,7 +23,7 @@ from .compressed_attention import fuse_compressed_attention
 from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
 from .indexed_groups import choose_groups_in_graph
-from .kept_model import KeptModel, scoring
+from .kept_model import KeptModel
 from .model_cache import (
     Cached,
     cache_argument,
@@ -93,7 +93,7 @@ class OriginalDecoder(KeptModel):
         head's input [B, S, H], and the cache of every layer.
         """
         del lengths  # the model has them from the positions of a row
-        with self.functions.replaced(), scoring(self.model.get_output_embeddings(), scored):
+        with self.scoring(scored):
             if isinstance(step, DynamicStep) and all(layer.key_scale is None for layer in past):
                 return self._grown(input_ids, positions, step, past)
             return self._shared(input_ids, positions, step, past)

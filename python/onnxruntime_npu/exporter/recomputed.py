@@ -16,14 +16,13 @@ import torch
 from .attention_interface import NOT_CALLED, fuse_attention
 from .caches.dynamic import DynamicStep
 from .caches.step import CacheSizes, LayerCache, State, Step
-from .kept_model import KeptModel, scoring
+from .kept_model import KeptModel
 from .model_cache import run_without_cache
 from .original import decoder_role_of, replace_decoder_modules
-from .proof import Findings, NotProven, attempt, compare
+from .proof import Findings, NotProven
 from .replaced_functions import ReplacedFunctions
 from .rotary_function import replace_rotary
 
-_TOKENS_OF_PROOF = 7
 _TOKENS = State(layer=0, kind="token_state", place=0, shape=(), summed=True, rate=1)
 
 
@@ -63,8 +62,7 @@ class RecomputingDecoder(KeptModel):
         def scored_of_new(hidden: torch.Tensor) -> torch.Tensor:
             return scored(hidden.gather(1, new[:, :, None].expand(-1, -1, hidden.shape[2])))
 
-        head = self.model.get_output_embeddings()
-        with self.functions.replaced(), scoring(head, scored_of_new):
+        with self.scoring(scored_of_new):
             ordered = torch.zeros_like(tokens).scatter(1, places, tokens)
             logits = self.model(input_ids=ordered, use_cache=False).logits
         return logits.float(), []
@@ -81,17 +79,6 @@ def _places(mask: torch.Tensor) -> torch.Tensor:
     return torch.where(mask != 0, count, count[:, -1:] + padding) - 1
 
 
-def _prove_causal(model: Any) -> None:
-    # From the middle of the vocabulary: the first ones may be padding, which some models leave out.
-    middle = model.get_input_embeddings().weight.shape[0] // 2
-    tokens = torch.arange(middle, middle + _TOKENS_OF_PROOF)[None]
-    fewer = model(input_ids=tokens[:, :-2], use_cache=False).logits
-    try:
-        compare(model(input_ids=tokens, use_cache=False).logits[:, :-2], fewer, "logits")
-    except NotProven as error:
-        raise NotProven("the logits of its tokens change with later tokens") from error
-
-
 def recompute(model: Any, reason: object, opset: int) -> tuple[RecomputingDecoder, Findings]:
     """Return the model with proven modules replaced in place, and the findings.
 
@@ -100,11 +87,10 @@ def recompute(model: Any, reason: object, opset: int) -> tuple[RecomputingDecode
         reason: why the model is not exported with a cache.
         opset: that of the file, whose operators are used.
 
-    Raises NotProven for a model without layers, and for one whose tokens see later ones.
+    Raises NotProven for a model without layers.
     """
     if _layers(model) < 1:
         raise NotProven("expected layers, got none")
-    attempt(_prove_causal, model)
     findings = Findings()
     findings.keep("", "decoder", f"without a cache, all tokens are run again: {reason}")
     replace_decoder_modules(model, decoder_role_of, findings)

@@ -32,6 +32,15 @@ class WholeModelProbe:
                 model(input_ids=row[None], use_cache=False).logits[0] for row in self._rows
             ]
 
+    def check_causal(self, model: Any) -> None:
+        """Raise NotProven if the original's logits of tokens change with later ones."""
+        tokens, logits = self._rows[0][:-_DECODED], self._expected[0][:-_DECODED]
+        fewer = attempt(lambda: model(input_ids=tokens[None], use_cache=False).logits[0])
+        try:
+            compare(logits, fewer, "logits")
+        except NotProven as error:
+            raise NotProven("the logits of its tokens change with later tokens") from error
+
     def proven(self, decoder: Any, wanted: CacheChoice, findings: Findings) -> Interface:
         """Return a decoder with a cache, after proving it with one of floats.
 

@@ -83,14 +83,13 @@ class Interface(nn.Module):
         ]
 
     def _zero_states(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        """Return states; those of compressed keys have more than needed, of unlike numbers."""
+        """Return states; those with a rate have entries enough, of unlike numbers."""
         floats = self.decoder.dtype
-
-        def entries(state: State) -> int:
-            return tokens + state.rate if tokens and state.rate > 1 else tokens
-
         return [
-            torch.zeros(self._rows_of_state(state, rows, entries(state)), dtype=state.dtype(floats))
+            torch.zeros(
+                self._rows_of_state(state, rows, tokens and tokens + state.rate - 1),
+                dtype=state.dtype(floats),
+            )
             for state in self.decoder.states
         ]
 
