@@ -16,13 +16,13 @@ from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_image_text, wrap
 from .encoder import REPORT_FILE, role_of
-from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart, VisionPart
+from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
+from .images import GivenFeatures, ImagePart, image_part_of
 from .model_cache import run_with_cache
 from .module_replacement import convert_weights, replace_modules
 from .original import decoder_role_of, replace_decoder_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
-from .patch_images import PatchVisionPart, takes_patches
 from .proof import Findings, NotProven, attempt, unsupported
 from .recurrences import replace_recurrences
 from .replaced_functions import ReplacedFunctions
@@ -34,8 +34,6 @@ from .unused_attention import forget_unused_attention
 
 # Of the file's metadata: the token in whose places features are put.
 IMAGE_TOKEN = "image_token_id"
-MERGE = "spatial_merge_size"  # patches of an image that become one feature, in either direction
-WINDOW = "patches_of_window"  # rows and columns of a window that attention stays within
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -96,16 +94,21 @@ def export_image_text_to_text(
         )
     torch_library.register()
     try:
-        parts, findings = attempt(_proven, model)
+        images = image_part_of(model)
+        parts, findings = attempt(_proven, model, images)
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
-    models = {name: onnx_model_of(part, part.example(), opset) for name, part in parts.items()}
+    models = {}
+    for name, part in parts.items():
+        try:
+            models[name] = onnx_model_of(part, part.example(), opset)
+        except ExportError as error:
+            if name != VISION_FILE:
+                raise
+            images = GivenFeatures(model, str(error))
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)
-    if isinstance(parts[VISION_FILE], PatchVisionPart):
-        models[VISION_FILE].metadata_props[MERGE] = str(parts[VISION_FILE].merge)
-        if parts[VISION_FILE].window is not None:
-            models[VISION_FILE].metadata_props[WINDOW] = str(parts[VISION_FILE].window)
+    models[EMBEDDING_FILE].metadata_props.update(images.metadata())
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
         report = write_parts(
@@ -118,6 +121,11 @@ def export_image_text_to_text(
             dtype=dtype,
             opset=opset,
         )
+        if images.obstacle is not None:
+            warnings.append(
+                f"{VISION_FILE} is not written, since features of images are not exported: "
+                f"{images.obstacle}; give generate_from image_features [F, H] from elsewhere"
+            )
         report.parts[TEXT_FILE].warnings += warnings
         report.write(folder / REPORT_FILE)
     return report
@@ -128,13 +136,12 @@ def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     return role_of(module) if isinstance(module, nn.LayerNorm) else decoder_role_of(module)
 
 
-def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
+def _proven(model: Any, images: ImagePart) -> tuple[dict[str, Any], dict[str, Findings]]:
     """Fuse attention and replace modules of all parts; prove the logits of the whole."""
     from .state_layers import report_convolutions
 
-    vision = PatchVisionPart(model) if takes_patches(model) else VisionPart(model)
-    embedding = EmbeddingPart(model, vision.stacked)
-    probe = ImageTextProbe(model, vision)
+    embedding = EmbeddingPart(model, images.stacked)
+    probe = ImageTextProbe(model, images)
     language = model.get_decoder()
     functions = ReplacedFunctions()
     of_vision, of_text = Findings(), Findings()
@@ -142,21 +149,22 @@ def _proven(model: Any) -> tuple[dict[str, Any], dict[str, Findings]]:
     # Before recurrences, whose operators have no derivatives by which modules are found.
     replace_decoder_modules(model, _role_of_text, of_text)
     recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
-    text = TextPart(model, functions, recurrences, vision.stacked)
+    text = TextPart(model, functions, recurrences, images)
     report_convolutions(model, run_with_cache, of_text)
-    probe.check(vision, embedding, text)
-    image, example = vision.example(), text.example()
-    replace_modules(model, role_of, lambda _: (vision(*image),), of_vision)
-    if not fuse_attention(model, lambda _: vision(*image), of_vision):
-        of_vision.keep("", "attention", NOT_CALLED)
-    forget_unused_attention(lambda: (vision(*image),), of_vision)
+    probe.check(images, embedding, text)
+    image, example = images.example(), text.example()
+    if images.obstacle is None:
+        replace_modules(model, role_of, lambda _: (images(*image),), of_vision)
+        if not fuse_attention(model, lambda _: images(*image), of_vision):
+            of_vision.keep("", "attention", NOT_CALLED)
+        forget_unused_attention(lambda: (images(*image),), of_vision)
     if not fuse_attention(model, lambda _: text(*example), of_text):
         of_text.keep("", "attention", NOT_CALLED)
     replace_rotary(language, lambda _: text(*example), functions, of_text)
-    probe.check(vision, embedding, text)
-    parts: dict[str, Any] = {
-        VISION_FILE: vision.eval(),
-        EMBEDDING_FILE: embedding.eval(),
-        TEXT_FILE: text.eval(),
-    }
-    return parts, {VISION_FILE: of_vision, EMBEDDING_FILE: Findings(), TEXT_FILE: of_text}
+    probe.check(images, embedding, text)
+    parts: dict[str, Any] = {EMBEDDING_FILE: embedding.eval(), TEXT_FILE: text.eval()}
+    findings = {EMBEDDING_FILE: Findings(), TEXT_FILE: of_text}
+    if images.obstacle is None:
+        parts = {VISION_FILE: images.eval(), **parts}
+        findings = {VISION_FILE: of_vision, **findings}
+    return parts, findings

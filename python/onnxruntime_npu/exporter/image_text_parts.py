@@ -17,8 +17,8 @@ from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import State
+from .images import ImagePart
 from .model_cache import cached_by, keys_and_values, state_tensors
-from .patch_images import PatchVisionPart, takes_patches, token_positions
 from .proof import NotProven, compare
 from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
@@ -32,52 +32,6 @@ _TEXT = 6  # tokens of its row without an image
 _ADD_STACKED = "_deepstack_process"  # a method: adds features to the states of some tokens
 
 
-class VisionPart(nn.Module):
-    """One image to the features that take the place of its tokens."""
-
-    input_names = ("pixel_values",)
-    output_names = ("image_features",)
-    stacked = 0  # layers of the text that take features, too
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-        self.shape = _pixels(model.config)
-        # As in Idefics3 and SmolVLM: pixel_values [B, images, ..], where rows have several images.
-        owner = model.base_model
-        self.several = hasattr(owner, "vision_model") and hasattr(owner, "connector")
-
-    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return features [F, H] in float32 of pixel_values [1, channels, height, width]."""
-        (pixel_values,) = inputs
-        dtype = next(p.dtype for p in self.model.parameters() if p.is_floating_point())
-        features: Any = self._features(pixel_values.to(dtype))
-        if isinstance(features, (list, tuple)):  # of each image
-            features = torch.cat(list(features))
-        return features.flatten(0, -2).float()
-
-    def _features(self, pixel_values: torch.Tensor) -> Any:
-        if not self.several:
-            return self.model.get_image_features(pixel_values=pixel_values).pooler_output
-        # As its own method does, but without the search for images that are padding.
-        owner = self.model.base_model
-        return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)
-
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image as the model takes it."""
-        return {"pixel_values": pixel_values[None] if self.several else pixel_values}
-
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        return (torch.randn(self.shape, generator=torch.Generator().manual_seed(3)),)
-
-    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
-        """Return the shape of input and output."""
-        with torch.no_grad():
-            features = self(*self.example())
-        return {"pixel_values": self.shape, "image_features": tuple(features.shape)}
-
-
 class EmbeddingPart(nn.Module):
     """Tokens to embeddings, with features in the places of image tokens."""
 
@@ -88,7 +42,7 @@ class EmbeddingPart(nn.Module):
         """Take the number of layers of the text that take features, too."""
         super().__init__()
         self.embedding = model.get_input_embeddings()
-        self.image_token = int(model.config.image_token_id)
+        self.image_token = _image_token(model.config)
         self.embedded = int(model.get_input_embeddings().weight.shape[-1])
         self.size = self.embedded * (1 + stacked)
 
@@ -125,24 +79,23 @@ class TextPart(nn.Module):
     """Embeddings to logits, over a cache that grows, and states of layers that have them."""
 
     def __init__(
-        self, model: Any, functions: ReplacedFunctions, recurrences: Recurrences, stacked: int
+        self, model: Any, functions: ReplacedFunctions, recurrences: Recurrences, images: ImagePart
     ) -> None:
-        """Take what is replaced, and the number of layers that take features of images, too."""
+        """Take what is replaced, and the part that makes features of images."""
         super().__init__()
         self.model = model
         self.functions = functions
         self._recurrences = recurrences
         self.embedded = int(model.get_input_embeddings().weight.shape[-1])
-        self.size = self.embedded * (1 + stacked)
+        self.size = self.embedded * (1 + images.stacked)
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
-        if stacked:
+        if images.stacked:
             functions.add(
                 model.get_decoder(), _ADD_STACKED, lambda hidden, _, added: hidden + added
             )
         # Where tokens of an image see each other in both directions, it takes their kinds.
         self.kinds = [KINDS] if KINDS in inspect.signature(model.forward).parameters else []
-        # In time, rows and columns, where images are grids of patches.
-        self.axes = [3] if takes_patches(model) else []
+        self.axes = images.axes
         with functions.replaced():
             self._cached = cached_by(model, summed=recurrences.replaced)
 
@@ -281,18 +234,18 @@ def _given_features(language: Any, stacked: Sequence[torch.Tensor]) -> Iterator[
 class ImageTextProbe:
     """A row with an image and a padded row without, and the original's logits for them."""
 
-    def __init__(self, model: Any, vision: VisionPart | PatchVisionPart) -> None:
+    def __init__(self, model: Any, images: ImagePart) -> None:
         generator = torch.Generator().manual_seed(7)
-        self._image = vision.example()
-        features = vision(*self._image).shape[0]
+        self._image = images.example()
+        self._features = images(*self._image)
         vocabulary = model.get_input_embeddings().weight.shape[0]
-        token = int(model.config.image_token_id)
+        token = _image_token(model.config)
 
         def text(count: int) -> torch.Tensor:
             ids = torch.randint(0, vocabulary - 1, (count,), generator=generator)
             return ids + (ids >= token)  # any but the image token
 
-        places = torch.full((features,), token)
+        places = torch.full((len(self._features),), token)
         self._rows = [torch.cat([text(_BEFORE), places, text(_AFTER)]), text(_TEXT)]
         # Processors tell image tokens apart for models whose masks or positions depend on it.
         taken = inspect.signature(model.forward).parameters
@@ -300,15 +253,17 @@ class ImageTextProbe:
         if KINDS in kinds:  # an image is in the prompt as a whole
             self._rows[0] = torch.cat([self._rows[0], text(_DECODED - _AFTER)])
         self._expected = []
-        self._model, self._given = model, vision.as_given(self._image[0])
+        self._given = {} if images.obstacle else images.as_given(self._image[0])
         for row, image in zip(self._rows, (self._given, {}), strict=True):
             told = dict.fromkeys(kinds, (row == token).long()[None])
-            result = model(input_ids=row[None], use_cache=False, **told, **image)
+            tokens = {"input_ids": row[None]}
+            if images.obstacle:
+                embedded = EmbeddingPart(model, images.stacked)(row[None], self._features)
+                tokens = {"inputs_embeds": embedded.to(model.dtype)}
+            result = model(**tokens, use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
 
-    def check(
-        self, vision: VisionPart | PatchVisionPart, embedding: EmbeddingPart, text: TextPart
-    ) -> None:
+    def check(self, images: ImagePart, embedding: EmbeddingPart, text: TextPart) -> None:
         """Compare the prompt's logits and those of single steps; raises NotProven."""
         longest = max(map(len, self._rows))
         padding = [longest - len(row) for row in self._rows]
@@ -316,12 +271,9 @@ class ImageTextProbe:
             [nn.functional.pad(r, (p, 0)) for r, p in zip(self._rows, padding, strict=True)]
         )
         mask = torch.stack([torch.arange(longest) >= p for p in padding]).long()
-        if text.axes:
-            positions = token_positions(self._model, ids, mask, self._given["image_grid_thw"])
-        else:
-            positions = (mask.cumsum(1) - 1).clamp(min=0)
+        positions = images.positions(ids, mask, self._given)
         past = text.empty_cache(len(self._rows), 0)
-        features = vision(*self._image)
+        features = images(*self._image)
         used = 0
         collected, start = [], 0
         for end in range(longest - _DECODED, longest + 1):
@@ -338,11 +290,9 @@ class ImageTextProbe:
             compare(expected.float(), actual, f"logits of the whole model, row {row}")
 
 
-def _pixels(config: Any) -> tuple[int, ...]:
-    """Return the shape of pixel_values of one image."""
-    vision = config.vision_config
-    size = getattr(vision, "image_size", None)
-    if size is None:
-        raise NotProven("expected images of one size, image_size of the vision configuration")
-    height, width = size if isinstance(size, (list, tuple)) else (size, size)
-    return 1, int(getattr(vision, "num_channels", 3)), int(height), int(width)
+def _image_token(config: Any) -> int:
+    """Return the token in whose places features are put."""
+    for name in ("image_token_id", "image_token_index"):
+        if isinstance(token := getattr(config, name, None), int):
+            return token
+    raise NotProven("expected image_token_id in the configuration")

@@ -5,7 +5,7 @@ Keys and values stay on the device between steps.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import closing
 
 import numpy as np
@@ -15,11 +15,13 @@ from ..errors import ArgumentError
 from ..sampling import Sampler
 from .exported import Exported
 from .growing_cache import GrowingCache
+from .images import images_of
+from .images.features import Prompt
 from .loop import Generation, checked_count, chooser, run
-from .patch_positions import checked_grids, patch_positions, patch_windows, token_positions
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
 _KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
+_COMPUTED = (_KINDS, "mm_token_type_ids")  # of a processor, and what image tokens say, too
 
 
 class ImageTextLM(Exported):
@@ -31,18 +33,15 @@ class ImageTextLM(Exported):
     _main = TEXT
 
     def _load(self) -> None:
-        self.vision, self.embedding, self.text = map(self._open, (VISION, EMBEDDING, TEXT))
-        self.image_shape = [int(size) for size in self.vision.get_inputs()[0].shape[1:]]
-        count, size = self.vision.get_outputs()[0].shape
-        self._no_features = np.empty((0, size), np.float32)
-        # Of a model that takes patches: how many become one token, in either direction.
-        patches = self.vision.get_modelmeta().custom_metadata_map
-        merge, window = (patches.get(name) for name in ("spatial_merge_size", "patches_of_window"))
-        self.merge = None if merge is None else int(merge)
-        self.window = None if window is None else int(window)  # rows and columns of one
-        self.tokens_per_image = count if self.merge is None else None  # each has its own
+        self.embedding, self.text = map(self._open, (EMBEDDING, TEXT))
+        # Without it, features of images are given.
+        own = (self.directory / VISION).is_file()
         metadata = self.embedding.get_modelmeta().custom_metadata_map
+        self.images = images_of(metadata, self._open(VISION) if own else None)
+        self.tokens_per_image = self.images.tokens_per_image  # if all have the same number
         self.image_token = int(metadata["image_token_id"])
+        size = self.embedding.get_outputs()[0].shape[-1]
+        self._no_features = np.empty((0, size), np.float32)
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
         limit = self.config.get("text_config", {}).get("max_position_embeddings")
@@ -53,26 +52,32 @@ class ImageTextLM(Exported):
         input_ids: np.ndarray,
         *,
         attention_mask: np.ndarray | None = None,
-        pixel_values: np.ndarray | None = None,
-        image_grid_thw: np.ndarray | None = None,
         max_new_tokens: int = 256,
         sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
         on_tokens: Callable[[list[int | None]], None] | None = None,
+        **images: np.ndarray | None,
     ) -> Generation:
         """Continue what a processor of transformers returns.
 
         Args:
             input_ids: [B, S] integers; each image has its tokens, rows are padded on the left.
             attention_mask: [B, S] integers, 0 where a row is padded; default: no padding.
-            pixel_values: [images, channels, height, width] float32, in the order of their tokens;
-                or [B, images, channels, height, width], in which images of zeros are padding. Of
-                a model that takes patches: [patches, values] of all images.
-            image_grid_thw: of a model that takes patches: [images, 3] integers, 1 and the rows and
-                columns of patches of each image.
             max_new_tokens: max number of tokens to generate for each row.
             sampler: chooses tokens; default: greedy. A Sampler runs on the device; a function gets
                 logits [B, V] on the host and returns tokens [B].
             on_tokens: gets the new token of every row after each step, None for a finished row.
+            **images: what the model's processor returns of images, in the order of their tokens:
+
+                - of images of one size: pixel_values [images, C, height, width] float32, or
+                  [B, images, C, height, width], in which images of zeros are padding;
+                - of images of any size: pixel_values [images, C, height, width], padded below and
+                  on the right, and image_sizes [images, 2] integers, height and width;
+                - of images as tiles: pixel_values [images, tiles, C, height, width], image_sizes,
+                  and batch_num_images [B] where the processor has it;
+                - of patches: pixel_values [patches, values] of all images and image_grid_thw
+                  [images, 3] integers, 1 and the rows and columns of patches of each;
+                - where features are not exported: image_features [F, H] float32 of all images, and
+                  position_ids [3, B, S] integers where images are grids.
 
         Raises ArgumentError for wrong inputs, and rows that fill the model's context.
         """
@@ -93,79 +98,32 @@ class ImageTextLM(Exported):
             raise ArgumentError(
                 f"the prompt has {ids.shape[1]} tokens, the model's context {self.context_length}"
             )
-        shown = int((ids == self.image_token).sum())
-        positions: tuple[np.ndarray, np.ndarray] | None = None
-        if self.merge is not None:
-            grids = checked_grids(image_grid_thw, self.merge)
-            features = self._features_of_patches(pixel_values, grids)
-            positions = token_positions(ids, mask, self.image_token, grids, self.merge)
-            if len(features) != shown:
-                raise ArgumentError(
-                    f"expected {len(features)} image tokens for {len(grids)} images, got {shown}"
-                )
-        elif image_grid_thw is not None:
-            raise ArgumentError("expected no image_grid_thw: the model takes images of one size")
-        else:
-            features = self._features(pixel_values, shown)
+        prompt = Prompt(ids, mask, self.image_token)
+        given = self._given(images)
+        found = self.images.features(prompt, given)
+        features = np.concatenate([self._no_features, *found])
+        positions = self.images.positions(prompt, given)
+        if len(features) != prompt.image_tokens:
+            raise ArgumentError(
+                f"expected {len(features)} image tokens for {len(found)} images, got "
+                f"{prompt.image_tokens}"
+            )
         budget = min(count, self.context_length - ids.shape[1])
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
         with closing(_Stepper(self, ids, mask, features, positions)) as state:
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
 
-    def _features_of_patches(
-        self, pixel_values: np.ndarray | None, grids: np.ndarray
-    ) -> np.ndarray:
-        """Return the features of all images [F, H], whose patches follow each other."""
-        assert self.merge is not None
-        sizes = grids.prod(1)
-        none = np.zeros((0, *self.image_shape), np.float32)
-        patches = none if pixel_values is None else np.asarray(pixel_values)
-        expected = [int(sizes.sum()), *self.image_shape]
-        if patches.dtype.kind != "f" or list(patches.shape) != expected:
+    def _given(self, images: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
+        """Return the arguments that there are; ArgumentError for those of another kind."""
+        taken = self.images.names
+        found = {name: value for name, value in images.items() if value is not None}
+        if other := sorted(set(found) - {*taken, *_COMPUTED}):
             raise ArgumentError(
-                f"expected pixel_values of float32 and shape {expected}, as image_grid_thw says, "
-                f"got {patches.dtype} {list(patches.shape)}"
+                f"expected {' and '.join(taken)} of images, as the model takes them, got "
+                f"{', '.join(other)}"
             )
-        found = [self._no_features]
-        start = 0
-        for (_, rows, columns), size in zip(grids.tolist(), sizes.tolist(), strict=True):
-            image, start = patches[start : start + size], start + size
-            places = patch_positions(rows, columns, self.merge)
-            given = {
-                "pixel_values": np.ascontiguousarray(image, np.float32),
-                "patch_positions": places,
-            }
-            if self.window is not None:
-                given["patch_windows"] = patch_windows(places, self.window)
-            found.append(self.vision.run(None, given)[0])
-        return np.concatenate(found)
-
-    def _features(self, pixel_values: np.ndarray | None, tokens: int) -> np.ndarray:
-        """Return the features of all images [F, H] for as many image tokens."""
-        images = np.asarray([] if pixel_values is None else pixel_values)
-        if images.ndim == 5:
-            images = images.reshape(-1, *images.shape[2:])
-            images = images[images.any(axis=(1, 2, 3))]
-        if images.size and (images.dtype.kind != "f" or list(images.shape[1:]) != self.image_shape):
-            raise ArgumentError(
-                f"expected pixel_values of float32 and shape [images, "
-                f"{', '.join(map(str, self.image_shape))}], got {images.dtype} {list(images.shape)}"
-            )
-        count = len(images) if images.size else 0
-        assert self.tokens_per_image is not None
-        if tokens != count * self.tokens_per_image:
-            raise ArgumentError(
-                f"expected {self.tokens_per_image} image tokens for each of {count} images, got "
-                f"{tokens} in all"
-            )
-        found = [
-            self.vision.run(None, {"pixel_values": np.ascontiguousarray(image[None], np.float32)})[
-                0
-            ]
-            for image in images[:count]
-        ]
-        return np.concatenate(found) if found else self._no_features
+        return {name: found[name] for name in taken if name in found}
 
 
 class _Stepper:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_interface import ATTENTION
+from ..attention_interface import ATTENTION
 
 
 class OneLength:

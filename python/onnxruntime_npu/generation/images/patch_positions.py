@@ -11,24 +11,17 @@ from itertools import groupby
 
 import numpy as np
 
-from ..errors import ArgumentError
+from ...errors import ArgumentError
 
 
-def checked_grids(grids: np.ndarray | None, merge: int) -> np.ndarray:
-    """Return image_grid_thw as int64 [images, 3]; ArgumentError for no grids of images."""
-    found = np.zeros((0, 3), np.int64) if grids is None else np.asarray(grids)
-    if found.ndim != 2 or found.shape[1] != 3 or found.dtype.kind not in "iu":
-        raise ArgumentError(
-            f"expected image_grid_thw as integers [images, 3], got {found.dtype} "
-            f"{list(found.shape)}"
-        )
-    for time, rows, columns in found.tolist():
+def check_grids(grids: np.ndarray, merge: int) -> None:
+    """Raise ArgumentError unless image_grid_thw [images, 3] has grids of images."""
+    for time, rows, columns in grids.tolist():
         if time != 1 or rows < 1 or columns < 1 or rows % merge or columns % merge:
             raise ArgumentError(
                 f"expected image_grid_thw of 1 and multiples of {merge} for each image, got "
                 f"{[time, rows, columns]}"
             )
-    return found.astype(np.int64)
 
 
 def patch_positions(rows: int, columns: int, merge: int) -> np.ndarray:

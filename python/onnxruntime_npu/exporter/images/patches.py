@@ -1,7 +1,8 @@
 """Images as patches of any number, and positions in three dimensions, as in Qwen2-VL.
 
 An image is a grid of patches, in blocks of ``merge`` times ``merge`` that become one feature each.
-The host computes where patches and tokens are (generation/patch_positions.py); the graphs take it.
+The host computes where patches and tokens are (generation/images/patch_positions.py); the graphs
+take it.
 """
 
 from __future__ import annotations
@@ -9,28 +10,33 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import nn
 
-from ..generation.patch_positions import patch_positions, patch_windows
+from ...generation.images.patch_positions import patch_positions, patch_windows
+from ..proof import NotProven
+from .part import ImagePart
 from .patch_windows import OneLength, WindowAttention, Windows
-from .proof import NotProven
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 
 
-class PatchVisionPart(nn.Module):
-    """The patches of one image to the features that take the place of its tokens.
+# Of the file's metadata: patches of an image that become one feature, and rows and columns of a
+# window that attention stays within.
+MERGE, WINDOW = "spatial_merge_size", "patches_of_window"
+
+
+class PatchPart(ImagePart):
+    """The patches of one image to features.
 
     Where layers attend within windows, ``window`` is the rows and columns of patches of one, and
     the model's attention is replaced by one that can. Where layers of the text take features, too,
     as in Qwen3-VL, ``stacked`` is their number, and their features follow those of the tokens.
     """
 
-    output_names = ("image_features",)
+    kind = "patches"
+    axes = (3,)  # time, row and column
 
     def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
+        super().__init__(model)
         visual = model.base_model.visual
         self.merge = int(model.config.vision_config.spatial_merge_size)
         embed = visual.patch_embed
@@ -79,10 +85,35 @@ class PatchVisionPart(nn.Module):
         return torch.cat([result.pooler_output, *stacked], -1).float()
 
     @property
-    def input_names(self) -> tuple[str, ...]:
+    def input_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the graph inputs, in order."""
         names = ("pixel_values", "patch_positions")
         return names if self.window is None else (*names, "patch_windows")
+
+    @staticmethod
+    def takes(model: Any) -> bool:
+        """Whether the model takes patches and a grid instead of images of one size."""
+        visual = getattr(model.base_model, "visual", None)
+        return hasattr(visual, "patch_embed") and hasattr(model.base_model, "get_rope_index")
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a runner has to know of the model."""
+        window = {} if self.window is None else {WINDOW: str(self.window)}
+        return {**super().metadata(), MERGE: str(self.merge), **window}
+
+    def positions(
+        self, input_ids: torch.Tensor, mask: torch.Tensor, given: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the model's own positions [3, B, S] of tokens."""
+        kinds = (input_ids == self.model.config.image_token_id).long()
+        found: torch.Tensor
+        found, _ = self.model.base_model.get_rope_index(
+            input_ids,
+            mm_token_type_ids=kinds,
+            image_grid_thw=given["image_grid_thw"],
+            attention_mask=mask,
+        )
+        return found
 
     def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return an image as the model takes it."""
@@ -128,23 +159,6 @@ def _learned_positions(
     (rows, columns), (of_rows, of_columns) = around.clamp(0, side - 1).unbind(1), weights.unbind(1)
     indices = rows[:, :, None] * side + columns[:, None, :]
     return indices.flatten(1), (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
-
-
-def takes_patches(model: Any) -> bool:
-    """Whether the model takes patches and a grid instead of images of one size."""
-    visual = getattr(model.base_model, "visual", None)
-    return hasattr(visual, "patch_embed") and hasattr(model.base_model, "get_rope_index")
-
-
-def token_positions(
-    model: Any, input_ids: torch.Tensor, mask: torch.Tensor, grids: torch.Tensor
-) -> torch.Tensor:
-    """Return the model's own positions [3, B, S] of tokens."""
-    kinds = (input_ids == model.config.image_token_id).long()
-    positions, _ = model.base_model.get_rope_index(
-        input_ids, mm_token_type_ids=kinds, image_grid_thw=grids, attention_mask=mask
-    )
-    return positions
 
 
 def _pair(size: Any) -> list[int]:

@@ -1,0 +1,58 @@
+"""The part of a model that makes features of one image."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import nn
+
+KIND = "images"  # of the file's metadata: the kind of images
+
+
+class ImagePart(nn.Module):
+    """One image to the features [F, H] that take the place of its tokens."""
+
+    kind: ClassVar[str]
+    input_names: Sequence[str]
+    output_names = ("image_features",)
+    obstacle: str | None = None  # why a model's own features are not exported
+    stacked = 0  # layers of the text that take features, too
+    axes: Sequence[int] = ()  # leading sizes of the positions of tokens
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    @staticmethod
+    @abstractmethod
+    def takes(model: Any) -> bool:
+        """Whether the model takes images of this kind."""
+
+    @abstractmethod
+    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return an image, the first one of ``example``, as the model takes it."""
+
+    @abstractmethod
+    def example(self) -> tuple[torch.Tensor, ...]:
+        """Return arguments to trace with."""
+
+    @abstractmethod
+    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
+        """Return the shape of inputs and output, with names for dynamic sizes."""
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a runner has to know of the model."""
+        return {KIND: self.kind}
+
+    def positions(
+        self, input_ids: torch.Tensor, mask: torch.Tensor, given: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the positions [*axes, B, S] of tokens, among which ``given`` images are."""
+        return (mask.cumsum(1) - 1).clamp(min=0).repeat(*self.axes, 1, 1)
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        return next(p.dtype for p in self.model.parameters() if p.is_floating_point())
