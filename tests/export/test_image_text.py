@@ -215,6 +215,22 @@ def test_wrong_inputs_raise(exported, changes, message):
         ImageTextLM(directory, providers=PROVIDERS[1:]).generate_from(**given)
 
 
+def test_processors_of_padded_images_may_hide_nothing_else(exported):
+    model, directory, _ = exported("clip")
+    ids, given = arrays(inputs_of(model, 4))
+    lm = ImageTextLM(directory, providers=PROVIDERS[1:])
+    expected = lm.generate_from(ids, **given, max_new_tokens=2).tokens
+    pixels = given.pop("pixel_values")
+    given["pixel_values"] = np.concatenate([pixels, np.zeros_like(pixels)]).reshape(3, 2, 3, 16, 16)
+    mask = given["pixel_values"].any(2).astype(np.int64)
+    given["mm_token_type_ids"] = (ids == IMAGE_TOKEN).astype(np.int64)
+    found = lm.generate_from(ids, pixel_attention_mask=mask, **given, max_new_tokens=2)
+    assert found.tokens == expected
+    mask[0, 0, 0, 0] = 0
+    with pytest.raises(ArgumentError, match="pixel_attention_mask of ones for every image"):
+        lm.generate_from(ids, pixel_attention_mask=mask, **given)
+
+
 def test_more_image_tokens_than_features_are_an_error(exported):
     _, directory, _ = exported("clip")
     embedding = ImageTextLM(directory, providers=PROVIDERS[1:]).embedding

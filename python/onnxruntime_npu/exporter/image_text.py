@@ -50,14 +50,18 @@ def export_image_text_to_text(
     Writes ``vision.onnx``, ``embedding.onnx`` and ``text.onnx``, each with its ``.data``,
     ``sampler.onnx``, the tokenizer or processor and ``export_report.json``. The model's own forward
     pass is exported; attention, rotation, norms, MLPs and activations are replaced where that is
-    proven.
+    proven. Where features of images cannot be exported or proven, ``vision.onnx`` is left out and
+    a warning of the report says why: the text takes features that the caller has.
 
-    Vision: pixel_values [1, channels, height, width] float32 of one image to image_features [F, H]
-    float32. Embedding: input_ids [B, S] int64 and image_features [F, H] of all images, in the order
-    of their tokens, to inputs_embeds [B, S, H] float32; F may be 0. Text: inputs_embeds,
-    attention_mask [B, T] and position_ids [B, S] int64, token_type_ids [B, T] int64 where tokens of
-    an image see each other in both directions, and past_key_values.N.key and .value
-    [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
+    Vision: pixel_values [1, channels, height, width] float32 of one image, of one size or of any,
+    or [T, channels, height, width] of its T tiles with feature_places [F, N] int64, the features of
+    all tiles, row by row, and last the new line, that a token has, and of a model that interpolates
+    feature_weights [F, N] float32, to image_features [F, H] float32. Embedding: input_ids [B, S]
+    int64 and image_features [F, H] of all images, in the order of their tokens, to inputs_embeds
+    [B, S, H] float32; F may be 0. Text: inputs_embeds, attention_mask [B, T] and position_ids
+    [B, S] int64, token_type_ids [B, T] int64 where tokens of an image see each other in both
+    directions, and past_key_values.N.key and .value [B, heads, T - S, D] to logits [B, 1, V]
+    float32 of each row's last token and present.N.key and
     .value [B, heads, T, D]. Layers that keep states instead, as in Qwen3.5, have
     past_key_values.N.conv_state and .recurrent_state [B, ..] and the same of present. Where the
     text's first layers take features of an image, too, as in Qwen3-VL, image_features and

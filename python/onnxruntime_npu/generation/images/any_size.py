@@ -14,7 +14,8 @@ from .features import Images, Prompt, checked_floats, checked_integers
 class AnySize(Images):
     """pixel_values [images, C, height, width] float32 and image_sizes [images, 2].
 
-    The latter are heights and widths. An image that is smaller than the largest one is padded below and on the right.
+    The latter are heights and widths. An image that is smaller than the largest one is padded below
+    and on the right.
     """
 
     kind = "any_size"

@@ -10,15 +10,18 @@ import onnxruntime as ort
 from ...errors import ArgumentError
 from .features import Images, Prompt, checked_floats
 
+_MASK = "pixel_attention_mask"
+
 
 class OneSize(Images):
     """pixel_values [images, C, height, width] float32 in the order of their tokens.
 
-    Or [B, images, C, height, width], in which images of zeros are padding.
+    Or [B, images, C, height, width], in which images of zeros are padding. pixel_attention_mask
+    [B, images, height, width] may hide nothing else.
     """
 
     kind = "one_size"
-    names = ("pixel_values",)
+    names = ("pixel_values", _MASK)
 
     def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
         super().__init__(metadata, vision)
@@ -34,9 +37,16 @@ class OneSize(Images):
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image."""
         images = np.asarray(given.get("pixel_values", []))
+        shown = np.asarray(given.get(_MASK, np.ones(1, bool)))
         if images.ndim == 5:
-            images = images.reshape(-1, *images.shape[2:])
-            images = images[images.any(axis=(1, 2, 3))]
+            kept = images.any(axis=(2, 3, 4))
+            images = images[kept]
+            if shown.shape[:2] == kept.shape:
+                shown = shown[kept]
+        if not shown.all():
+            raise ArgumentError(
+                f"expected {_MASK} of ones for every image: the model takes whole images"
+            )
         if images.size == 0:
             images = np.zeros((0, *map(int, self._size)), np.float32)
         images = checked_floats({"pixel_values": images}, "pixel_values", ["images", *self._size])
