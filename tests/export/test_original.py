@@ -39,7 +39,7 @@ LATENT = {**ATTENDED, "npu_mla_prolog": 2, **ADDED, "npu_rms_norm": 1}
 # What each tiny model of two layers gets; and the roles of what stays as it is.
 FUSED = {
     "bloom": ({**ATTENDED, "npu_gelu": 2}, set()),
-    "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2}, {"norm"}),
+    "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_layer_norm_eval": 3}, set()),
     "deepseek_v2": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),
     # One of the layers is dense, the other has a shared expert.
     "deepseek_v3": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),

@@ -42,11 +42,11 @@ from .proof import Findings, NotProven, attempt
 from .recurrences import Recurrences, replace_recurrences
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
+from .roles.centered_norm import CenteredNormRole
 from .roles.experts import ExpertsRole
 from .roles.latent_attention import LatentAttentionRole, Tables, is_latent_attention
 from .roles.masking import Masking
 from .roles.mlp import MlpRole, is_mlp
-from .roles.norm import NormRole
 from .roles.role import Role
 from .roles.router import RouterRole, is_router
 from .roles.stacked_experts import StackedExpertsRole, is_stacked_experts
@@ -291,5 +291,5 @@ def decoder_role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
         and "norm" in type(module).__name__.lower()
         and len(inspect.signature(module.forward).parameters) == 1  # not of a gate, too
     ):
-        return "norm", NormRole(adds_residual=False)
+        return "norm", CenteredNormRole(adds_residual=False)
     return None

@@ -37,7 +37,11 @@ class RmsNorm(nn.Module):
         gamma = self.gamma.to(x.dtype)
         exact = self.gamma.dtype == torch.float32
         dtype = x.dtype if exact and self.casts_back else self.gamma.dtype
-        return torch.ops.npu.npu_rms_norm(x, gamma, self.epsilon)[0].to(dtype)
+        return self._normed(x, gamma).to(dtype)
+
+    def _normed(self, x: torch.Tensor, gamma: torch.Tensor) -> torch.Tensor:
+        normed: torch.Tensor = torch.ops.npu.npu_rms_norm(x, gamma, self.epsilon)[0]
+        return normed
 
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return norm(x + residual) and the sum, both of x's shape [.., H]."""
