@@ -25,9 +25,16 @@ def add_command(commands: Commands) -> None:
         f"{_TEMPERATURE}, top-k {_TOP_K}, top-p {_TOP_P}.",
     )
     generate.add_argument(
-        "model_dir", metavar="OUT_DIR", help="what `export` or `export-seq2seq` wrote"
+        "model_dir", metavar="OUT_DIR", help="what `export`, or another export command, wrote"
     )
     generate.add_argument("--prompt", required=True, help="text to answer, continue or translate")
+    generate.add_argument(
+        "--image",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="an image that the prompt is about; may be given several times",
+    )
     generate.add_argument(
         "--max-new-tokens", type=int, default=256, metavar="N", help="default 256"
     )
@@ -45,7 +52,7 @@ def add_command(commands: Commands) -> None:
 
 
 def _generate(arguments: argparse.Namespace) -> int | None:
-    from ..generation import CausalLM, Seq2SeqLM, ranks
+    from ..generation import ranks
 
     rank = ranks.rank_of_process()
     if arguments.ranks > 1 and rank is None:
@@ -55,16 +62,13 @@ def _generate(arguments: argparse.Namespace) -> int | None:
         return ranks.run_ranks(arguments.ranks, [*arguments.argv, *seed])
     speaks = not rank  # of several ranks, the first one
     provider = PROVIDERS[arguments.provider]
-    seq2seq = (Path(arguments.model_dir) / "decoder_model.onnx").is_file()
-    if seq2seq and arguments.adapter is not None:
-        raise ArgumentError("--adapter expected a causal model, got an encoder-decoder")
-    model: Any = (Seq2SeqLM if seq2seq else CausalLM)(arguments.model_dir, providers=[provider])
+    model, options = _model(arguments, provider)
     result = model.generate(
         arguments.prompt,
         max_new_tokens=arguments.max_new_tokens,
         sampler=_sampler(arguments, model.generation_config),
         on_text=(lambda text: print(text, end="", flush=True)) if speaks else None,
-        **({} if seq2seq else {"chat": not arguments.raw, "adapter": arguments.adapter}),
+        **options,
     )
     if speaks:
         print()
@@ -75,6 +79,27 @@ def _generate(arguments: argparse.Namespace) -> int | None:
             file=sys.stderr,
         )
     return None
+
+
+def _model(arguments: argparse.Namespace, provider: Any) -> tuple[Any, dict[str, Any]]:
+    """Open the model; return it and the options that only models of its kind take."""
+    from ..generation import CausalLM, ImageTextLM, Seq2SeqLM
+
+    directory = Path(arguments.model_dir)
+    chat = {"chat": not arguments.raw}
+    kind: Any
+    taken: dict[str, Any]
+    if (directory / "decoder_model.onnx").is_file():
+        kind, name, taken = Seq2SeqLM, "an encoder-decoder", {}
+    elif (directory / "text.onnx").is_file():
+        kind, name, taken = ImageTextLM, "one of images", {**chat, "images": arguments.image}
+    else:
+        kind, name, taken = CausalLM, "one of text", {**chat, "adapter": arguments.adapter}
+    if arguments.adapter is not None and "adapter" not in taken:
+        raise ArgumentError(f"--adapter expected a causal model, got {name}")
+    if arguments.image and "images" not in taken:
+        raise ArgumentError(f"--image expected a model of images and text, got {name}")
+    return kind(directory, providers=[provider]), taken
 
 
 def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:

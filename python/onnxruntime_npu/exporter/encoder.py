@@ -35,7 +35,7 @@ from .tracing import finish, onnx_model_of
 MODEL_FILE = "model.onnx"
 REPORT_FILE = "export_report.json"
 _TEXT = "input_ids"
-_COMPANIONS = ("preprocessor_config.json", "processor_config.json")
+_COMPANIONS = ("preprocessor_config.json", "processor_config.json", "chat_template.json")
 _BATCH, _SEQUENCE = 2, 7  # sizes to trace with: neither 0 nor 1, which torch would keep
 
 

@@ -5,8 +5,10 @@ Keys and values stay on the device between steps.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -15,9 +17,11 @@ from ..errors import ArgumentError
 from ..sampling import Sampler
 from .exported import Exported
 from .growing_cache import GrowingCache
+from .image_prompt import opened, prepared, processor_of
 from .images import images_of
 from .images.features import Prompt
 from .loop import Generation, checked_count, chooser, run
+from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
 _KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
@@ -46,6 +50,48 @@ class ImageTextLM(Exported):
         self.vocabulary = int(logits.shape[-1])
         limit = self.config.get("text_config", {}).get("max_position_embeddings")
         self.context_length = limit if isinstance(limit, int) else 2**31
+
+    @functools.cached_property
+    def processor(self) -> Any:
+        """The processor of images and text; ArgumentError when the directory has none."""
+        return processor_of(self.directory)
+
+    def generate(
+        self,
+        prompt: str,
+        images: Any = (),
+        *,
+        max_new_tokens: int = 256,
+        sampler: Sampler | Callable[[np.ndarray], np.ndarray] | None = None,
+        chat: bool = True,
+        on_text: Callable[[str], None] | None = None,
+    ) -> Generation:
+        """Answer a text about images.
+
+        Args:
+            prompt: text that follows the images.
+            images: one image or several, each an image of Pillow or the path of a file.
+            max_new_tokens: max number of tokens to generate.
+            sampler: chooses tokens, as that of ``generate_from``; default: greedy.
+            chat: put the prompt through the processor's chat template, if it has one.
+            on_text: called with each new piece of text.
+
+        Raises ArgumentError for a directory without a processor, files that hold no image, and a
+        prompt that fills the model's context.
+        """
+        given = prepared(self.processor, prompt, opened(images), chat=chat)
+        tokenizer = self.processor.tokenizer
+        stream = TextStream(tokenizer, on_text) if on_text else None
+        result = self.generate_from(
+            **given,
+            max_new_tokens=max_new_tokens,
+            sampler=sampler,
+            on_tokens=stream.put if stream else None,
+        )
+        if stream:
+            stream.end()
+        result.texts = [tokenizer.decode(t, skip_special_tokens=True) for t in result.tokens]
+        return result
 
     def generate_from(
         self,
