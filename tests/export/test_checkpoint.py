@@ -9,6 +9,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
@@ -419,3 +420,22 @@ def test_file_that_cannot_be_read_is_an_error(copied):
     (copied / "model.safetensors").mkdir()
     with pytest.raises(ExportError, match=r"holds no \*.safetensors file"):
         load_checkpoint(copied)
+
+
+@pytest.mark.parametrize(
+    ("kind", "command", "other"),
+    [
+        ("llava", "export", "export-image-text-to-text (export_image_text_to_text in Python)"),
+        ("t5", "export", "export-seq2seq (export_seq2seq in Python)"),
+        ("whisper", "export-image-text-to-text", "export-seq2seq (export_seq2seq in Python)"),
+        ("llama", "export-image-text-to-text", "export (export_causal_lm in Python)"),
+        ("llama", "export-seq2seq", "export (export_causal_lm in Python)"),
+        ("clip", "export", "export-encoder (export_encoder in Python)"),
+    ],
+)
+def test_models_of_another_command_are_refused_by_its_name(tmp_path, capsys, kind, command, other):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    save_file({"w": torch.zeros(1)}, tmp_path / "model.safetensors", {"format": "pt"})
+    assert cli.main([command, str(tmp_path), str(tmp_path / "out")]) == 1
+    error = capsys.readouterr().err
+    assert f"{kind} models are exported by {other}" in error and error.count("\n") == 1

@@ -24,6 +24,7 @@ from ..errors import ArgumentError, ExportError
 from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import is_left_out, loaded_as_integers
+from .other_exports import other_export
 from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
 from .weights.lazy_weight import give_back_memory, stored_dtype
@@ -353,6 +354,8 @@ def _load_model(
                 f"that transformers has loaded with trust_remote_code=True"
             ) from error
         unknown = _unknown_setting(error, _config(directory))
+        if "Unrecognized configuration class" in str(error):
+            unknown = other_export(_model_type(directory), loader)
         raise ExportError(f"cannot load {source}: {unknown or _first_line(error)}") from error
     model, info = loaded
     missing = sorted(info.get("missing_keys") or [])
