@@ -36,18 +36,42 @@ MODELS = {
         {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
 }
+# Settings of the vision, of the text, and of the whole, beside VISION and TEXT.
+OTHERS = {
+    "idefics3": ({"patch_size": 4}, {}, {}),
+    "internvl": ({"patch_size": 4}, {}, {}),
+    "smolvlm": ({"patch_size": 4}, {}, {}),
+    "aria": (
+        {"model_type": "idefics3_vision"},
+        {"model_type": "aria_text", "moe_num_experts": 4},
+        {"projector_patch_to_query_dict": {4: 4}},  # features of an image by its patches
+    ),
+    "deepseek_vl": ({"model_type": "siglip_vision_model"}, {"model_type": "llama"}, {}),
+    "janus": (
+        {"model_type": "janus_vision_model", "projection_dim": 64},
+        {"model_type": "llama"},
+        {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}},
+    ),
+    "vipllava": (
+        {"model_type": "clip_vision_model"},
+        {"model_type": "llama"},
+        {"vision_feature_layers": [-2, -1]},
+    ),
+}
 FORCED = [12, IMAGE_TOKEN, 20]  # in a reply, the token has no image
 
 
 def tiny_model(kind):
     """Return a random model whose activations are large enough for mistakes to show."""
     torch.manual_seed(5)
-    if kind in ("idefics3", "internvl", "smolvlm"):
+    if kind in OTHERS:
+        vision, text, settings = OTHERS[kind]
         config = transformers.AutoConfig.for_model(
             kind,
-            vision_config={**VISION, "patch_size": 4},
-            text_config={**TEXT},
+            vision_config={**VISION, **vision},
+            text_config={**TEXT, **text},
             image_token_id=IMAGE_TOKEN,
+            **settings,
         )
         return enlarge(transformers.AutoModelForImageTextToText.from_config(config).eval())
     if kind == "gemma3":
@@ -149,6 +173,10 @@ def exported(tmp_path_factory):
         pytest.param("gemma3", marks=pytest.mark.slow),
         pytest.param("internvl", marks=pytest.mark.slow),
         pytest.param("idefics3", marks=pytest.mark.slow),
+        pytest.param("aria", marks=pytest.mark.slow),
+        pytest.param("deepseek_vl", marks=pytest.mark.slow),
+        pytest.param("janus", marks=pytest.mark.slow),
+        pytest.param("vipllava", marks=pytest.mark.slow),
     ],
 )
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
@@ -161,6 +189,13 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     read = 1 if kind == "clip" else 2  # layers of the vision tower that are
     assert emitted[0]["npu_fusion_attention"] == read and emitted[1] == {}
     own = {"npu_swiglu": 2, "npu_rms_norm": 1}
+    if kind == "aria":
+        own |= {
+            "_npu_grouped_matmul": 4,
+            "npu_moe_finalize_routing": 2,
+            "npu_moe_gating_top_k_softmax": 2,
+            "npu_moe_init_routing_v2": 2,
+        }
     if kind == "gemma3":
         own = {"npu_geglu": 2, "npu_rms_norm": 9}  # of queries, keys and what is added, too
     assert emitted[2] == {
@@ -176,7 +211,8 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     tolerance = 1e-4 * np.abs(expected).max()
     other = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
     difference = np.abs(expected_logits(model, other) - expected).max((1, 2))
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # images matter
+    # Images matter; a row without may differ by rounding, in products with other rows' experts.
+    assert (difference[:2] > 100 * tolerance).all() and difference[2] < tolerance / 100
     with torch.no_grad():
         generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
     for provider in PROVIDERS:

@@ -17,7 +17,7 @@ from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_image_text, wrap
 from .encoder import REPORT_FILE, role_of
 from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
-from .images import GivenFeatures, ImagePart, image_part_of
+from .images import GivenFeatures, ImagePart, image_part_of, own_features
 from .model_cache import run_with_cache
 from .module_replacement import convert_weights, replace_modules
 from .original import decoder_role_of, replace_decoder_modules
@@ -91,7 +91,7 @@ def export_image_text_to_text(
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_image_text(model_or_dir)
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
-    if not hasattr(model, "get_image_features") or not hasattr(model, "generate"):
+    if not hasattr(model, "generate") or own_features(model) is None:
         raise ExportError(
             f"cannot export {type(model).__name__}: expected a transformers model of images and "
             f"text with a language-model head, such as LlavaForConditionalGeneration"

@@ -15,9 +15,9 @@ import torch
 
 from ..proof import NotProven, attempt, compare
 from .given import GivenFeatures
-from .part import ImagePart
+from .part import ImagePart, own_features
 
-__all__ = ["GivenFeatures", "ImagePart", "image_part_of"]
+__all__ = ["GivenFeatures", "ImagePart", "image_part_of", "own_features"]
 
 
 def image_part_of(model: Any) -> ImagePart:
@@ -40,7 +40,7 @@ def image_part_of(model: Any) -> ImagePart:
 def _proven(kind: type[ImagePart], model: Any) -> ImagePart:
     part = kind(model)
     example = part.example()
-    own = model.get_image_features(**part.as_given(example[0])).pooler_output
+    own = own_features(model)(**part.as_given(example[0])).pooler_output
     if isinstance(own, (list, tuple)):  # of each image
         own = torch.cat([*own])
     features = part(*example)[:, : own.shape[-1]]

@@ -10,7 +10,7 @@ import torch
 
 from ..proof import NotProven
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart
+from .part import ImagePart, own_features
 
 UNIT = "pixels_of_feature"  # of the file's metadata: height and width are multiples of it
 _UNITS = (2, 3)  # height and width to trace with: both numbers differ, and none is 1
@@ -42,7 +42,7 @@ class AnySizePart(ImagePart):
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether features need sizes of images, which are not cut into tiles."""
-        taken = inspect.signature(model.get_image_features).parameters
+        taken = inspect.signature(own_features(model)).parameters
         return "image_sizes" in taken and not hasattr(model.config, "image_grid_pinpoints")
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from ..proof import NotProven
-from .part import ImagePart
+from .part import ImagePart, own_features
 from .patches import PatchPart
 
 
@@ -28,7 +28,7 @@ class OneSizePart(ImagePart):
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether features need nothing but pixels."""
-        taken = inspect.signature(model.get_image_features).parameters.values()
+        taken = inspect.signature(own_features(model)).parameters.values()
         needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
         return needed == ["pixel_values"] and not PatchPart.takes(model)
 
@@ -42,7 +42,7 @@ class OneSizePart(ImagePart):
 
     def _features(self, pixel_values: torch.Tensor) -> Any:
         if not self.several:
-            return self.model.get_image_features(pixel_values=pixel_values).pooler_output
+            return own_features(self.model)(pixel_values=pixel_values).pooler_output
         # As its own method does, but without the search for images that are padding.
         owner = self.model.base_model
         return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)

@@ -10,6 +10,13 @@ import torch
 from torch import nn
 
 KIND = "images"  # of the file's metadata: the kind of images
+_METHOD = "get_image_features"
+
+
+def own_features(model: Any) -> Any:
+    """Return the model's method that makes features of images, or None."""
+    owner = model if hasattr(model, _METHOD) else model.base_model
+    return getattr(owner, _METHOD, None)
 
 
 class ImagePart(nn.Module):

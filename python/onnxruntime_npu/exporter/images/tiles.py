@@ -15,7 +15,7 @@ import torch
 from ...generation.images.tile_layout import TileLayout
 from ..proof import NotProven
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart
+from .part import ImagePart, own_features
 
 LAYOUT = "tile_layout"  # of the file's metadata
 _COUNT = "image_size_to_num_patches"  # a function of the model's code: tiles of an image
@@ -57,7 +57,7 @@ class TilesPart(ImagePart):
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether features need sizes of images, which are cut into tiles."""
-        taken = inspect.signature(model.get_image_features).parameters
+        taken = inspect.signature(own_features(model)).parameters
         own = hasattr(model.base_model, _PACK) and hasattr(model.base_model, "image_newline")
         return "image_sizes" in taken and hasattr(model.config, "image_grid_pinpoints") and own
 
@@ -80,7 +80,7 @@ class TilesPart(ImagePart):
         functions.add(sys.modules[type(owner).__module__], _COUNT, lambda **_: count)
         functions.add(owner, _PACK, lambda features, *_, **__: (features, None))
         with functions.replaced():
-            (tiles,) = self.model.get_image_features(
+            (tiles,) = own_features(self.model)(
                 pixel_values.to(self._dtype), image_sizes=[self._size]
             ).pooler_output
         rows = torch.cat([tiles.flatten(0, 1), owner.image_newline[None].to(tiles.dtype)])
