@@ -9,6 +9,7 @@ import pytest
 import torch
 import transformers
 from onnxruntime_npu import cli, export_image_text_to_text
+from onnxruntime_npu.converters import quantize_weights
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
@@ -284,6 +285,8 @@ def test_models_that_are_not_covered_are_refused_in_one_line(tmp_path):
             export_image_text_to_text(model, tmp_path / "out")
     for arguments, message in (
         ({"dtype": "int8"}, "expected dtype to be one of"),
+        ({"quant": "w8a8"}, "expected quant to be one of none, w8a16"),
+        ({"quant": "w4a16"}, "expected dtype float16 or bfloat16 with quant="),
         ({"model_or_dir": "nowhere"}, "nowhere is no model directory"),
     ):
         with pytest.raises(ArgumentError, match=message):
@@ -346,3 +349,29 @@ def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys)
     ours = np.stack(sampler.logits, 1) - exact
     # Both round at every step; the rounding errors are of similar size, not equal.
     assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
+
+
+def test_quantised_text_is_as_exact_as_rounded_weights_in_torch(tmp_path):
+    """And the vision, the embedding and the head stay as they are."""
+    model = tiny_model("clip")
+    with model_kept(model):
+        report = export_image_text_to_text(model, tmp_path, dtype="bfloat16", quant="w8a16")
+    assert report.gaps == [] and report.kept == []
+    vision, _, text = (part.replaced for part in report.parts.values())
+    quantised = "npu_weight_quant_batchmatmul"
+    assert text[quantised]["emitted"] == 12 and quantised not in vision  # six of each layer
+    inputs = inputs_of(model, 4)
+    halved = {**inputs, "pixel_values": inputs["pixel_values"].bfloat16()}
+    exact = expected_logits(model, inputs)
+    model = model.bfloat16()
+    rounding = expected_logits(model, halved) - exact
+    skip = [n for n, _ in model.named_modules() if "layers" not in n or "vision" in n]
+    rounded = expected_logits(quantize_weights(model, "w8a16", skip=skip), halved)
+    ids, given = arrays(inputs)
+    sampler = Forced([FORCED] * 3)
+    lm = ImageTextLM(tmp_path)
+    lm.stop_tokens = frozenset()
+    lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
+    ours = np.stack(sampler.logits, 1) - rounded
+    # Both round activations at every step, and rows of features to bfloat16.
+    assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((rounding**2).mean())

@@ -182,6 +182,7 @@ def _add_export_image_text(commands: Commands) -> None:
     image_text.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
     image_text.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
     choice(image_text, "--dtype", DTYPES, "of weights, activations and caches")
+    choice(image_text, "--quant", _QUANTS_UNCALIBRATED, "bits of the text's weights, activations")
     image_text.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     image_text.set_defaults(run=_export_image_text)
 
@@ -262,7 +263,11 @@ def _export_image_text(arguments: argparse.Namespace) -> None:
     _print_parts(
         arguments.out_dir,
         export_image_text_to_text(
-            arguments.model_dir, arguments.out_dir, dtype=arguments.dtype, opset=arguments.opset
+            arguments.model_dir,
+            arguments.out_dir,
+            dtype=arguments.dtype,
+            quant=arguments.quant,
+            opset=arguments.opset,
         ),
     )
 

@@ -18,12 +18,14 @@ from .checkpoint import load_image_text, wrap
 from .encoder import REPORT_FILE, role_of
 from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
 from .images import GivenFeatures, ImagePart, image_part_of, own_features
-from .model_cache import run_with_cache
+from .model_cache import run_with_cache, text_logits
 from .module_replacement import convert_weights, replace_modules
 from .original import decoder_role_of, replace_decoder_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
 from .proof import Findings, NotProven, attempt, unsupported
+from .quantization import NONE
+from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
 from .recurrences import replace_recurrences
 from .replaced_functions import ReplacedFunctions
 from .roles.role import Role
@@ -42,6 +44,7 @@ def export_image_text_to_text(
     out_dir: str | Path,
     *,
     dtype: str = "float32",
+    quant: str = "none",
     opset: int | None = None,
     tokenizer: Any | None = None,
 ) -> PartsReport:
@@ -78,6 +81,10 @@ def export_image_text_to_text(
             LlavaForConditionalGeneration (left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and caches.
+        quant: of the text's layers: none, or a scheme of
+            ``onnxruntime_npu.converters.quantize_weights`` that needs no calibration: w8a16, w4a16
+            and w4a8, with float16 or bfloat16, or w8a8_dynamic; vision, embedding and head stay as
+            they are.
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer or processor to write with a loaded model.
 
@@ -86,6 +93,7 @@ def export_image_text_to_text(
     """
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
+    check_quant(quant, DTYPES[dtype])
     opset = check_opset(opset)
     out = check_directory(out_dir, model_or_dir)
     loaded = isinstance(model_or_dir, nn.Module)
@@ -99,10 +107,12 @@ def export_image_text_to_text(
     torch_library.register()
     try:
         images = image_part_of(model)
-        parts, findings = attempt(_proven, model, images)
+        parts, findings, used = attempt(_proven, model, images)
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
+    if quant != NONE:
+        quantize_parts(model, quant, [used])
     models = {}
     for name, part in parts.items():
         try:
@@ -123,6 +133,7 @@ def export_image_text_to_text(
             model=checkpoint.source,
             architecture=type(model).__name__,
             dtype=dtype,
+            quant=quant,
             opset=opset,
         )
         if images.obstacle is not None:
@@ -140,8 +151,13 @@ def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     return role_of(module) if isinstance(module, nn.LayerNorm) else decoder_role_of(module)
 
 
-def _proven(model: Any, images: ImagePart) -> tuple[dict[str, Any], dict[str, Findings]]:
-    """Fuse attention and replace modules of all parts; prove the logits of the whole."""
+def _proven(
+    model: Any, images: ImagePart
+) -> tuple[dict[str, Any], dict[str, Findings], UsedLinears]:
+    """Fuse attention and replace modules of all parts; prove the logits of the whole.
+
+    Returns also the linear layers of the text, before any was replaced.
+    """
     from .state_layers import report_convolutions
 
     embedding = EmbeddingPart(model, images.stacked)
@@ -149,6 +165,7 @@ def _proven(model: Any, images: ImagePart) -> tuple[dict[str, Any], dict[str, Fi
     language = model.get_decoder()
     functions = ReplacedFunctions()
     of_vision, of_text = Findings(), Findings()
+    used = used_linears(model, lambda _: (text_logits(model),), of_text)
     follow_lengths(model, of_text)
     # Before recurrences, whose operators have no derivatives by which modules are found.
     replace_decoder_modules(model, _role_of_text, of_text)
@@ -171,4 +188,4 @@ def _proven(model: Any, images: ImagePart) -> tuple[dict[str, Any], dict[str, Fi
     if images.obstacle is None:
         parts = {VISION_FILE: images.eval(), **parts}
         findings = {VISION_FILE: of_vision, **findings}
-    return parts, findings
+    return parts, findings, used

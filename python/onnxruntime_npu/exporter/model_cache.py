@@ -167,13 +167,22 @@ def filled_cache(
 def run_with_cache(model: Any) -> Any:
     """Run a model on RUN_TOKENS tokens; return its cache."""
     cache = new_cache(layer_kinds(model))
-    model(
+    _run(model, use_cache=True, **{cache_argument(model): cache})
+    return cache
+
+
+def text_logits(model: Any) -> torch.Tensor:
+    """Run a model on RUN_TOKENS tokens without a cache; return its logits."""
+    logits: torch.Tensor = _run(model, use_cache=False).logits
+    return logits
+
+
+def _run(model: Any, **options: Any) -> Any:
+    return model(
         input_ids=torch.arange(RUN_TOKENS)[None],
         attention_mask=torch.ones(1, RUN_TOKENS, dtype=torch.int64),
-        use_cache=True,
-        **{cache_argument(model): cache},
+        **options,
     )
-    return cache
 
 
 def cached_by(model: Any, *, summed: bool) -> Cached:
