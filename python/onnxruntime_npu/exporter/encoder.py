@@ -28,6 +28,7 @@ from .roles.activation import ActivationRole, is_activation
 from .roles.layer_norm import LayerNormRole
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
+from .roles.projected_mlp import ProjectedMlpRole, is_projected_mlp
 from .roles.role import Role
 from .towers import TOWERS, Tower, tower_of
 from .tracing import finish, onnx_model_of
@@ -266,6 +267,8 @@ def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
         return "norm", LayerNormRole()
     if is_activation(module):
         return "activation", ActivationRole()
+    if is_projected_mlp(module):
+        return "mlp", ProjectedMlpRole()
     if hasattr(module, "down_proj"):
         return "mlp", MlpRole()
     weight = getattr(module, "weight", None)

@@ -31,11 +31,12 @@ from .replaced_functions import ReplacedFunctions
 from .roles.role import Role
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
+from .token_kinds import TokenKinds, choose_experts_in_graph
 from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
 
-# Of the file's metadata: the token in whose places features are put.
-IMAGE_TOKEN = "image_token_id"
+# Of the file's metadata: the token in whose places features are put, and all that are not text.
+IMAGE_TOKEN, TOKENS = "image_token_id", "image_token_ids"
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -63,18 +64,18 @@ def export_image_text_to_text(
     int64 and image_features [F, H] of all images, in the order of their tokens, to inputs_embeds
     [B, S, H] float32; F may be 0. Text: inputs_embeds, attention_mask [B, T] and position_ids
     [B, S] int64, token_type_ids [B, T] int64 where tokens of an image see each other in both
-    directions, and past_key_values.N.key and .value [B, heads, T - S, D] to logits [B, 1, V]
-    float32 of each row's last token and present.N.key and
+    directions or have experts of their own, and past_key_values.N.key and .value
+    [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
     .value [B, heads, T, D]. Layers that keep states instead, as in Qwen3.5, have
     past_key_values.N.conv_state and .recurrent_state [B, ..] and the same of present. Where the
     text's first layers take features of an image, too, as in Qwen3-VL, image_features and
     inputs_embeds have theirs after the H of a token.
 
-    Of a model that takes patches, such as Qwen2-VL, vision takes pixel_values [P, values] float32
-    and patch_positions [P, 2] int64, row and column, of the P patches of one image, and text
-    position_ids [3, B, S]: time, row and column. Where attention stays within windows, as in
-    Qwen2.5-VL, vision also takes patch_windows [W, L] int64, the patches of each window, and P
-    where it reaches beyond the image.
+    Of a model that takes patches, such as Qwen2-VL, vision takes pixel_values [P, values] or [P, C,
+    height, width] float32, as the model does, and patch_positions [P, 2] int64, row and column, of
+    the P patches of one image, and text position_ids [3, B, S]: time, row and column. Where
+    attention stays within windows, as in Qwen2.5-VL, vision also takes patch_windows [W, L] int64,
+    the patches of each window, and P where it reaches beyond the image.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
@@ -121,7 +122,10 @@ def export_image_text_to_text(
             if name != VISION_FILE:
                 raise
             images = GivenFeatures(model, str(error))
-    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(parts[EMBEDDING_FILE].image_token)
+    image_token = parts[EMBEDDING_FILE].image_token
+    tokens = TokenKinds(model, image_token).tokens
+    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(image_token)
+    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, tokens))
     models[EMBEDDING_FILE].metadata_props.update(images.metadata())
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
@@ -164,11 +168,13 @@ def _proven(
     probe = ImageTextProbe(model, images)
     language = model.get_decoder()
     functions = ReplacedFunctions()
+    choose_experts_in_graph(model, functions)
     of_vision, of_text = Findings(), Findings()
     used = used_linears(model, lambda _: (text_logits(model),), of_text)
     follow_lengths(model, of_text)
     # Before recurrences, whose operators have no derivatives by which modules are found.
-    replace_decoder_modules(model, _role_of_text, of_text)
+    with functions.replaced():  # experts of images, too
+        replace_decoder_modules(model, _role_of_text, of_text)
     recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
     text = TextPart(model, functions, recurrences, images)
     report_convolutions(model, run_with_cache, of_text)

@@ -7,7 +7,6 @@ features of images, H the size of an embedding.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -22,12 +21,12 @@ from .model_cache import cached_by, keys_and_values, state_tensors
 from .proof import NotProven, compare
 from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
+from .token_kinds import KINDS, TokenKinds
 
 # Tokens that the proof decodes after the prompt. The first is the last one of an image: if others
 # of the image see it, their logits differ.
 _DECODED = 2
 _BEFORE, _AFTER = 2, 1  # tokens of the proof's row around an image
-KINDS = "token_type_ids"  # of a text's input
 _TEXT = 6  # tokens of its row without an image
 _ADD_STACKED = "_deepstack_process"  # a method: adds features to the states of some tokens
 
@@ -93,8 +92,8 @@ class TextPart(nn.Module):
             functions.add(
                 model.get_decoder(), _ADD_STACKED, lambda hidden, _, added: hidden + added
             )
-        # Where tokens of an image see each other in both directions, it takes their kinds.
-        self.kinds = [KINDS] if KINDS in inspect.signature(model.forward).parameters else []
+        self._token_kinds = TokenKinds(model, _image_token(model.config))
+        self.kinds = [KINDS] if self._token_kinds.taken else []
         self.axes = images.axes
         with functions.replaced():
             self._cached = cached_by(model, summed=recurrences.replaced)
@@ -123,9 +122,9 @@ class TextPart(nn.Module):
         """Return logits [B, 1, V] of each row's last token in float32, and the cache.
 
         ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S],
-        or [3, B, S] of a model that takes patches, token_type_ids [B, T] if the model takes them,
-        1 for tokens of images, past keys and values [B, N, T - S, D] of every layer that attends,
-        and states [B, ..].
+        or [3, B, S] of a model that takes patches, token_type_ids [B, T] if the model tells tokens
+        apart, 0 for those of text, past keys and values [B, N, T - S, D] of every layer that
+        attends, and states [B, ..].
         """
         embeds, mask, positions, *others = inputs
         kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
@@ -163,7 +162,7 @@ class TextPart(nn.Module):
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
-                **dict(zip(self.kinds, kinds, strict=True)),
+                **(self._token_kinds.options(kinds[0], embeds.shape[1]) if kinds else {}),
             ).logits
         return logits, cache
 
@@ -240,6 +239,7 @@ class ImageTextProbe:
         self._features = images(*self._image)
         vocabulary = model.get_input_embeddings().weight.shape[0]
         token = _image_token(model.config)
+        self._kinds = TokenKinds(model, token)
 
         def text(count: int) -> torch.Tensor:
             ids = torch.randint(0, vocabulary - 1, (count,), generator=generator)
@@ -247,15 +247,14 @@ class ImageTextProbe:
 
         places = torch.full((len(self._features),), token)
         self._rows = [torch.cat([text(_BEFORE), places, text(_AFTER)]), text(_TEXT)]
-        # Processors tell image tokens apart for models whose masks or positions depend on it.
-        taken = inspect.signature(model.forward).parameters
-        kinds = [name for name in (KINDS, "mm_token_type_ids") if name in taken]
-        if KINDS in kinds:  # an image is in the prompt as a whole
+        if self._kinds.joined:  # an image is in the prompt as a whole
             self._rows[0] = torch.cat([self._rows[0], text(_DECODED - _AFTER)])
+        if others := self._kinds.tokens[1:]:  # in the places around an image
+            self._rows[0][_BEFORE - 1], self._rows[0][-1] = others[0], others[1]
         self._expected = []
-        self._given = {} if images.obstacle else images.as_given(self._image[0])
+        self._given = {} if images.obstacle else images.as_given([self._image])
         for row, image in zip(self._rows, (self._given, {}), strict=True):
-            told = dict.fromkeys(kinds, (row == token).long()[None])
+            told = self._kinds.told(row[None])
             tokens = {"input_ids": row[None]}
             if images.obstacle:
                 embedded = EmbeddingPart(model, images.stacked)(row[None], self._features)
@@ -281,7 +280,7 @@ class ImageTextProbe:
             shown = used + int((ids[:, step] == embedding.image_token).sum())
             embeds = embedding(ids[:, step], features[used:shown])
             used = shown
-            kinds = [(ids[:, :end] == embedding.image_token).long() for _ in text.kinds]
+            kinds = [self._kinds.of(ids[:, :end]) for _ in text.kinds]
             logits, *past = text(embeds, mask[:, :end], positions[..., step], *kinds, *past)
             collected.append(logits)
             start = end

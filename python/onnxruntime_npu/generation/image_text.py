@@ -24,8 +24,9 @@ from .loop import Generation, checked_count, chooser, run
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
-_KINDS = "token_type_ids"  # an input of the text where tokens of an image see each other
-_COMPUTED = (_KINDS, "mm_token_type_ids")  # of a processor, and what image tokens say, too
+_KINDS = "token_type_ids"  # an input of the text that tells tokens of images apart
+# Of a processor, and what tokens say, too.
+_COMPUTED = (_KINDS, "mm_token_type_ids", "moe_mm_token_type_ids")
 
 
 class ImageTextLM(Exported):
@@ -44,6 +45,7 @@ class ImageTextLM(Exported):
         self.images = images_of(metadata, self._open(VISION) if own else None)
         self.tokens_per_image = self.images.tokens_per_image  # if all have the same number
         self.image_token = int(metadata["image_token_id"])
+        self.tokens_of_images = [int(token) for token in metadata["image_token_ids"].split()]
         size = self.embedding.get_outputs()[0].shape[-1]
         self._no_features = np.empty((0, size), np.float32)
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
@@ -120,8 +122,9 @@ class ImageTextLM(Exported):
                   on the right, and image_sizes [images, 2] integers, height and width;
                 - of images as tiles: pixel_values [images, tiles, C, height, width], image_sizes,
                   and batch_num_images [B] where the processor has it;
-                - of patches: pixel_values [patches, values] of all images and image_grid_thw
-                  [images, 3] integers, 1 and the rows and columns of patches of each;
+                - of patches: pixel_values [patches, values] or [patches, C, height, width] of all
+                  images and image_grid_thw [images, 3] integers, 1 and the rows and columns of
+                  patches of each, and image_merge_sizes [images] where the processor has it;
                 - where features are not exported: image_features [F, H] float32 of all images, and
                   position_ids [3, B, S] integers where images are grids.
 
@@ -187,7 +190,7 @@ class _Stepper:
         self._ids, self._mask, self._features = ids, mask, features
         # Those of the prompt [3, B, S] and the next ones [B], if they do not follow from the mask.
         self._positions = positions
-        self._kinds = (ids == model.image_token).astype(np.int64)  # 0 for what is generated
+        self._kinds = np.isin(ids, model.tokens_of_images).astype(np.int64)  # 0: is generated
         self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
         self._cache = GrowingCache(model.text, model.device, len(ids))
 

@@ -39,10 +39,10 @@ def image_part_of(model: Any) -> ImagePart:
 
 def _proven(kind: type[ImagePart], model: Any) -> ImagePart:
     part = kind(model)
-    example = part.example()
-    own = own_features(model)(**part.as_given(example[0])).pooler_output
+    examples = part.examples()
+    own = own_features(model)(**part.as_given(examples)).pooler_output
     if isinstance(own, (list, tuple)):  # of each image
         own = torch.cat([*own])
-    features = part(*example)[:, : own.shape[-1]]
+    features = torch.cat([part(*example) for example in examples])[:, : own.shape[-1]]
     compare(own.flatten(0, -2).float(), features, "features of an image")
     return part

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -62,10 +63,10 @@ class AnySizePart(ImagePart):
         features: torch.Tensor = self._projector(selected.squeeze(0), sizes)
         return features.float()
 
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image as the model takes it."""
-        size = torch.tensor([pixel_values.shape[2:]])
-        return {"pixel_values": pixel_values, "image_sizes": size}
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Return images of one size as the model takes them."""
+        sizes = torch.tensor([pixels.shape[2:] for (pixels,) in images])
+        return {"pixel_values": torch.cat([pixels for (pixels,) in images]), "image_sizes": sizes}
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""

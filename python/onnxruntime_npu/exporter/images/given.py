@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ class GivenFeatures(ImagePart):
         (features,) = inputs
         return features
 
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
         """Raise NotProven: there are no pixels."""
         raise NotProven(self.obstacle)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -47,8 +48,9 @@ class OneSizePart(ImagePart):
         owner = self.model.base_model
         return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)
 
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image as the model takes it."""
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Return images as the model takes them."""
+        pixel_values = torch.cat([pixels for (pixels,) in images])
         return {"pixel_values": pixel_values[None] if self.several else pixel_values}
 
     def example(self) -> tuple[torch.Tensor, ...]:

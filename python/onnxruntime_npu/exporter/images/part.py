@@ -39,12 +39,16 @@ class ImagePart(nn.Module):
         """Whether the model takes images of this kind."""
 
     @abstractmethod
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image, the first one of ``example``, as the model takes it."""
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Return images, each as ``forward`` takes it, as the model takes them."""
 
     @abstractmethod
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
+
+    def examples(self) -> list[tuple[torch.Tensor, ...]]:
+        """Return images to prove features of, which the model takes together."""
+        return [self.example()]
 
     @abstractmethod
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:

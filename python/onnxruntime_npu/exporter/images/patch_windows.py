@@ -77,8 +77,11 @@ class WindowAttention(nn.Module):
         from transformers import AttentionInterface
 
         rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb_vision
-        projected = own.qkv(hidden_states).unflatten(-1, (3, own.num_heads, -1))
-        query, key, value = projected.unbind(1)
+        projected = own.qkv(hidden_states).unflatten(
+            -1, (-1, own.proj.in_features // own.num_heads)
+        )
+        cached = (projected.shape[1] - own.num_heads) // 2  # heads of keys, and of values
+        query, key, value = projected.split([own.num_heads, cached, cached], 1)
         query, key = rotate(query, key, *position_embeddings)
         fused = own.config._attn_implementation == ATTENTION
         attended, _ = AttentionInterface()[ATTENTION if fused else "sdpa"](

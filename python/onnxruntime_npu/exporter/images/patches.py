@@ -1,4 +1,4 @@
-"""Images as patches of any number, and positions in three dimensions, as in Qwen2-VL.
+"""Images as patches of any number, as in Qwen2-VL.
 
 An image is a grid of patches, in blocks of ``merge`` times ``merge`` that become one feature each.
 The host computes where patches and tokens are (generation/images/patch_positions.py); the graphs
@@ -7,125 +7,120 @@ take it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from ...generation.images.patch_positions import patch_positions, patch_windows
-from ..proof import NotProven
+from ...generation.images.patch_positions import patch_positions, patch_windows, token_positions
+from .merging_tower import MergingTower
 from .part import ImagePart
-from .patch_windows import OneLength, WindowAttention, Windows
+from .patch_tower import PatchTower
+from .position_proof import check_token_positions
+from .projected_tower import ProjectedTower
+from .resampled_tower import ResampledTower
+from .unmerged_tower import UnmergedTower
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
+_TOWERS: tuple[type[PatchTower], ...] = (
+    MergingTower,
+    ProjectedTower,
+    ResampledTower,
+    UnmergedTower,
+)
 
-
-# Of the file's metadata: patches of an image that become one feature, and rows and columns of a
-# window that attention stays within.
+# Of the file's metadata: patches of an image that become one feature, rows and columns of a window
+# that attention stays within, whether the model takes patches row by row, and how many positions a
+# token has, or 0 where tokens are counted.
 MERGE, WINDOW = "spatial_merge_size", "patches_of_window"
+BY_ROWS, AXES = "patches_by_rows", "position_axes"
+GIVEN = "arguments"  # names of what the model takes of images
 
 
 class PatchPart(ImagePart):
-    """The patches of one image to features.
-
-    Where layers attend within windows, ``window`` is the rows and columns of patches of one, and
-    the model's attention is replaced by one that can. Where layers of the text take features, too,
-    as in Qwen3-VL, ``stacked`` is their number, and their features follow those of the tokens.
-    """
+    """The patches of one image to features, by the model's ``tower``."""
 
     kind = "patches"
-    axes = (3,)  # time, row and column
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        visual = model.base_model.visual
-        self.merge = int(model.config.vision_config.spatial_merge_size)
-        embed = visual.patch_embed
-        self.window: int | None = None
-        if (pixels := getattr(visual, "window_size", None)) is not None:
-            self.window = int(pixels) // self.merge // int(visual.patch_size) * self.merge
-            for block in visual.blocks:
-                block.attn = WindowAttention(block.attn)
-        self.stacked = len(getattr(visual, "deepstack_visual_indexes", ()))
-        self.side: int | None = getattr(visual, "num_grid_per_side", None)  # of learned positions
-        if self.side is not None and visual.interpolation_mode != "bilinear":
-            raise NotProven(
-                f"expected positions of patches between four learned ones (bilinear), got "
-                f"interpolation_mode {visual.interpolation_mode}"
-            )
+        self.tower = next(each for each in _TOWERS if each.takes(model))(model)
+        self.merge, self.stacked = self.tower.merge, self.tower.stacked
         # More than a window, and no whole number of them.
-        least = (self.window or 0) // self.merge
+        least = (self.tower.window or 0) // self.merge
         self.grid = tuple((least + blocks) * self.merge for blocks in _BLOCKS)
-        kernel = [embed.temporal_patch_size, *_pair(embed.patch_size)]
-        self.values = int(embed.in_channels * torch.tensor(kernel).prod())
+        if hasattr(model.base_model, "get_rope_index"):
+            self.axes = (3,)  # time, row and column
+            check_token_positions(model, self.merge)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        """Return features [F, H] in float32 of pixel_values [P, values] of P patches.
+        """Return features [F, H] in float32 of pixel_values [P, ..] of P patches in blocks.
 
         ``inputs``: also patch_positions [P, 2], the row and the column of each patch, and with
         windows patch_windows [W, L], the patches of each, P where it reaches beyond the image.
         """
-        pixel_values, positions, *windows = inputs
-        count = pixel_values.shape[0]
-        options: dict[str, Any] = {}
-        if windows:  # patches stay in their order, in which nothing but attention depends on others
-            options["window_index"] = torch.arange(count // self.merge**2)
-            options["cu_window_seqlens"] = Windows(windows[0], count)
-        visual = self.model.base_model.visual
-        if self.side is not None:
-            learned = _learned_positions(positions, self.side, visual.interpolation_align_corners)
-            options["interp_indices"], options["interp_weights"] = learned
-        result = visual(
-            pixel_values.to(visual.dtype),
-            grid_thw=None,  # from which positions and lengths would be computed
-            position_ids=positions,
-            cu_seqlens=OneLength(count),
-            **options,
-        )
-        stacked = result.deepstack_features if self.stacked else []
-        return torch.cat([result.pooler_output, *stacked], -1).float()
+        patches, positions, *windows = inputs
+        return self.tower.features(patches, positions, windows[0] if windows else None).float()
 
     @property
     def input_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the graph inputs, in order."""
         names = ("pixel_values", "patch_positions")
-        return names if self.window is None else (*names, "patch_windows")
+        return names if self.tower.window is None else (*names, "patch_windows")
 
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether the model takes patches and a grid instead of images of one size."""
-        visual = getattr(model.base_model, "visual", None)
-        return hasattr(visual, "patch_embed") and hasattr(model.base_model, "get_rope_index")
+        return any(each.takes(model) for each in _TOWERS)
 
     def metadata(self) -> dict[str, str]:
         """Return what a runner has to know of the model."""
-        window = {} if self.window is None else {WINDOW: str(self.window)}
-        return {**super().metadata(), MERGE: str(self.merge), **window}
+        window = {} if self.tower.window is None else {WINDOW: str(self.tower.window)}
+        return {
+            **super().metadata(),
+            MERGE: str(self.merge),
+            BY_ROWS: str(int(self.tower.by_rows)),
+            AXES: str(self.axes[0] if self.axes else 0),
+            GIVEN: " ".join(self.as_given([self.example()])),
+            **window,
+        }
 
     def positions(
         self, input_ids: torch.Tensor, mask: torch.Tensor, given: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """Return the model's own positions [3, B, S] of tokens."""
-        kinds = (input_ids == self.model.config.image_token_id).long()
-        found: torch.Tensor
-        found, _ = self.model.base_model.get_rope_index(
-            input_ids,
-            mm_token_type_ids=kinds,
-            image_grid_thw=given["image_grid_thw"],
-            attention_mask=mask,
-        )
-        return found
+        """Return positions [*axes, B, S] of tokens, as the host computes them."""
+        if not self.axes:
+            return super().positions(input_ids, mask, given)
+        prompt = input_ids.numpy(), mask.numpy(), int(self.model.config.image_token_id)
+        found, _ = token_positions(*prompt, given["image_grid_thw"].numpy(), self.merge)
+        return torch.from_numpy(found)
 
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image as the model takes it."""
-        return {"pixel_values": pixel_values, "image_grid_thw": torch.tensor([[1, *self.grid]])}
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Return images as the model takes them."""
+        sizes, pixels = [], []
+        for patches, places, *_ in images:
+            rows, columns = (places.amax(0) + 1).tolist()
+            sizes.append([1, rows, columns])
+            by_rows = (places[:, 0] * columns + places[:, 1]).argsort()
+            pixels.append(patches[by_rows] if self.tower.by_rows else patches)
+        return {"pixel_values": torch.cat(pixels), **self.tower.given(torch.tensor(sizes))}
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
-        rows, columns = self.grid
+        return self._image_of(*self.grid)
+
+    def examples(self) -> list[tuple[torch.Tensor, ...]]:
+        """Return images to prove features of: also narrow ones, longer than learned positions."""
+        longest = (self.tower.learned // self.merge + _BLOCKS[1]) * self.merge
+        sizes = self.grid, (self.merge, longest), (longest, self.merge)
+        return [self._image_of(*size) for size in sizes]
+
+    def _image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
         generator = torch.Generator().manual_seed(3)
-        pixels = torch.randn(rows * columns, self.values, generator=generator)
+        pixels = torch.randn(rows * columns, *self.tower.patch, generator=generator)
         places = patch_positions(rows, columns, self.merge)
-        given = [places] if self.window is None else [places, patch_windows(places, self.window)]
+        size = self.tower.window
+        given = [places] if size is None else [places, patch_windows(places, size)]
         return pixels, *map(torch.from_numpy, given)
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
@@ -133,33 +128,10 @@ class PatchPart(ImagePart):
         with torch.no_grad():
             features = self(*self.example())
         shapes: dict[str, tuple[str | int, ...]] = {
-            "pixel_values": ("patches", self.values),
+            "pixel_values": ("patches", *self.tower.patch),
             "patch_positions": ("patches", 2),
             "image_features": ("features", features.shape[1]),
         }
-        if self.window is not None:
-            shapes["patch_windows"] = ("windows", self.window**2)
+        if self.tower.window is not None:
+            shapes["patch_windows"] = ("windows", self.tower.window**2)
         return shapes
-
-
-def _learned_positions(
-    places: torch.Tensor, side: int, align_corners: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the learned positions [P, 4] around places [P, 2] of a grid, and their weights.
-
-    ``side``: of the square of learned ones, over which the grid is spread as F.interpolate does.
-    """
-    counts = places.amax(0) + 1
-    if align_corners:
-        spread = places.float() * (side - 1) / (counts - 1).clamp(min=1)
-    else:
-        spread = (places.float() + 0.5) * side / counts - 0.5
-    around = spread.floor().long()[..., None] + torch.arange(2)
-    weights = 1 - (spread[..., None] - around).abs()
-    (rows, columns), (of_rows, of_columns) = around.clamp(0, side - 1).unbind(1), weights.unbind(1)
-    indices = rows[:, :, None] * side + columns[:, None, :]
-    return indices.flatten(1), (of_rows[:, :, None] * of_columns[:, None, :]).flatten(1)
-
-
-def _pair(size: Any) -> list[int]:
-    return list(size) if isinstance(size, (list, tuple)) else [size, size]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -87,9 +88,11 @@ class TilesPart(ImagePart):
         chosen = rows[places].float()
         return (chosen * weights[0][..., None]).sum(1) if weights else chosen.squeeze(1)
 
-    def as_given(self, pixel_values: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return an image as the model takes it."""
-        return {"pixel_values": pixel_values[None], "image_sizes": torch.tensor([self._size])}
+    def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
+        """Return images of one size as the model takes them."""
+        pixel_values = torch.stack([pixels for pixels, *_ in images])
+        sizes = torch.tensor([self._size] * len(images))
+        return {"pixel_values": pixel_values, "image_sizes": sizes}
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""

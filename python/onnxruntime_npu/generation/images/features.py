@@ -29,7 +29,7 @@ class Images(ABC):
     """Images of a model, whose features [F, H] are put in the places of image tokens."""
 
     kind: ClassVar[str]
-    names: ClassVar[tuple[str, ...]]  # of arguments, as the model's processor returns them
+    names: tuple[str, ...]  # of arguments, as the model's processor returns them
 
     def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
         """Take the metadata of the export and the session that makes features, if there is one."""

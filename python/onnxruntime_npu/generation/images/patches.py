@@ -1,4 +1,4 @@
-"""Images of any size as patches, and positions of tokens in three dimensions, as in Qwen2-VL."""
+"""Images of any size as patches, and positions of tokens, as in Qwen2-VL."""
 
 from __future__ import annotations
 
@@ -7,38 +7,45 @@ from collections.abc import Mapping
 import numpy as np
 import onnxruntime as ort
 
+from ...errors import ArgumentError
 from .features import Images, Prompt, checked_floats, checked_integers
 from .patch_positions import check_grids, patch_positions, patch_windows, token_positions
 
 
 class Patches(Images):
-    """pixel_values [patches, values] float32 of all images, and image_grid_thw [images, 3].
+    """pixel_values [patches, ..] float32 of all images, and image_grid_thw [images, 3].
 
-    The latter is 1 and the rows and columns of patches of each image.
+    The latter is 1 and the rows and columns of patches of each image. A patch is [values] or
+    [C, height, width], as the model takes it. Where patches are merged by an argument, too,
+    image_merge_sizes [images] is the same number for all images.
     """
 
     kind = "patches"
-    names = ("pixel_values", "image_grid_thw")
 
     def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
         super().__init__(metadata, vision)
-        self._values = self._shape("pixel_values")[1]
+        self.names = tuple(metadata["arguments"].split())
+        self._patch = self._shape("pixel_values")[1:]
         self._merge = int(metadata["spatial_merge_size"])  # patches to a token, in a direction
         window = metadata.get("patches_of_window")
         self._window = None if window is None else int(window)  # rows and columns of one
+        self._by_rows = metadata["patches_by_rows"] == "1"  # as given; else by blocks, as vision is
+        self._in_grids = metadata["position_axes"] != "0"  # tokens; else they are counted
 
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image, whose patches follow each other."""
         grids = self._grids(given)
         sizes = grids.prod(1)
         note = ", as image_grid_thw says"
-        shape = [int(sizes.sum()), self._values]
+        shape = [int(sizes.sum()), *self._patch]
         patches = checked_floats(given, "pixel_values", shape, note)
         found = []
         start = 0
         for (_, rows, columns), size in zip(grids.tolist(), sizes.tolist(), strict=True):
             image, start = patches[start : start + size], start + size
             places = patch_positions(rows, columns, self._merge)
+            if self._by_rows:
+                image = image[places[:, 0] * columns + places[:, 1]]
             inputs = {
                 "pixel_values": np.ascontiguousarray(image, np.float32),
                 "patch_positions": places,
@@ -50,12 +57,19 @@ class Patches(Images):
 
     def positions(
         self, prompt: Prompt, given: Mapping[str, np.ndarray]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return positions in time, rows and columns."""
+    ) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return positions in time, rows and columns, if images are grids of tokens."""
+        if not self._in_grids:
+            return None
         return token_positions(*prompt, self._grids(given), self._merge)
 
     def _grids(self, given: Mapping[str, np.ndarray]) -> np.ndarray:
         meaning = "1 and the rows and columns of patches"
         grids = checked_integers(given, "image_grid_thw", 3, meaning)
         check_grids(grids, self._merge)
+        merged = np.asarray(given.get("image_merge_sizes", self._merge))
+        if (merged != self._merge).any():
+            raise ArgumentError(
+                f"expected image_merge_sizes of {self._merge} for each image, got {merged.tolist()}"
+            )
         return grids

@@ -1,0 +1,89 @@
+"""Which tokens a model of images and text tells apart from text, and what it computes with them.
+
+In Gemma 3, tokens of an image see each other in both directions. In ERNIE 4.5 VL, tokens of images,
+and those at their start and end, have experts of their own.
+"""
+
+from __future__ import annotations
+
+import inspect
+from functools import partial
+from typing import Any
+
+import torch
+
+from .proof import NotProven
+from .replaced_functions import ReplacedFunctions
+
+KINDS = "token_type_ids"  # of a text's input: 0 for text
+_OF_EXPERTS = "moe_mm_token_type_ids"
+_OF_POSITIONS = "mm_token_type_ids"
+_AROUND = [f"{name}_{place}" for name in ("image", "video") for place in ("start", "end")]
+
+
+class TokenKinds:
+    """The kinds of tokens that a model takes, if it takes any.
+
+    Attributes:
+        tokens: those that are none of text; the first is that of features.
+        joined: whether tokens of an image see each other in both directions.
+    """
+
+    def __init__(self, model: Any, image_token: int) -> None:
+        taken = inspect.signature(model.forward).parameters
+        known = (KINDS, _OF_EXPERTS, _OF_POSITIONS)
+        if others := [n for n in taken if n.endswith(KINDS) and n not in known]:
+            raise NotProven(f"expected kinds of tokens as one of {known}, got {', '.join(others)}")
+        self._image_token = image_token
+        self._told = [name for name in known if name in taken]
+        self.joined = KINDS in taken
+        self._of_experts = _OF_EXPERTS in taken
+        self.tokens = [image_token]
+        if self._of_experts:
+            names = [*(f"{place}_token_id" for place in _AROUND), "video_token_id"]
+            self.tokens += [int(getattr(model.config, name)) for name in names]
+
+    @property
+    def taken(self) -> bool:
+        """Whether the text takes them."""
+        return self.joined or self._of_experts
+
+    def of(self, ids: torch.Tensor) -> torch.Tensor:
+        """Return the kinds of tokens in the shape of ids, int64."""
+        return torch.isin(ids, torch.tensor(self.tokens)).long()
+
+    def told(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Return what a processor says of the tokens [B, S] of a prompt."""
+        of_images = (ids == self._image_token).long()
+        return {name: self.of(ids) if name == _OF_EXPERTS else of_images for name in self._told}
+
+    def options(self, kinds: torch.Tensor, new: int) -> dict[str, torch.Tensor]:
+        """Return what the model takes of kinds [B, T] of all tokens, of which some are new."""
+        return {KINDS: kinds} if self.joined else {_OF_EXPERTS: kinds[:, -new:]}
+
+
+def choose_experts_in_graph(model: Any, functions: ReplacedFunctions) -> None:
+    """Let experts of images and those of text both compute every token, and choose by its kind.
+
+    The model gathers the tokens of each kind, whose number no graph knows.
+    """
+    for module in model.modules():
+        if hasattr(module, "text_moe") and hasattr(module, "vision_moe"):
+            functions.add(module, "forward", partial(_by_kind, module))
+
+
+def _by_kind(
+    module: Any, hidden: torch.Tensor, kinds: torch.Tensor | None = None
+) -> tuple[torch.Tensor, None]:
+    """Return [B, S, H] of hidden [B, S, H], and no logits of the router.
+
+    kinds: [B, S], 0 for text; None: all are.
+    """
+    kinds = hidden.new_zeros(hidden.shape[:2]) if kinds is None else kinds
+    of_text, of_images = (
+        experts(hidden)[0].view_as(hidden) for experts in (module.text_moe, module.vision_moe)
+    )
+    chosen = torch.where(kinds[..., None] > 0, of_images, of_text)
+    if module.shared_experts is not None:
+        chosen = chosen + module.shared_experts(hidden)
+    return chosen, None
