@@ -68,7 +68,10 @@ def test_logits_with_given_features_equal_those_of_transformers(exported):
 def test_positions_of_grids_are_given_beside_features(tmp_path):
     model = without_own_features(test_image_patches.tiny_model("qwen2_vl"))
     export_image_text_to_text(model, tmp_path)
-    rows = [[5, *test_image_patches.tokens_of("qwen2_vl", grid), 7] for grid in test_image_patches.GRIDS[:1]]
+    rows = [
+        [5, *test_image_patches.tokens_of("qwen2_vl", grid), 7]
+        for grid in test_image_patches.GRIDS[:1]
+    ]
     inputs = {
         "input_ids": torch.tensor(rows),
         "attention_mask": torch.ones(1, len(rows[0]), dtype=torch.int64),

@@ -75,7 +75,10 @@ def export_image_text_to_text(
     height, width] float32, as the model does, and patch_positions [P, 2] int64, row and column, of
     the P patches of one image, and text position_ids [3, B, S]: time, row and column. Where
     attention stays within windows, as in Qwen2.5-VL, vision also takes patch_windows [W, L] int64,
-    the patches of each window, and P where it reaches beyond the image.
+    the patches of each window, and P where it reaches beyond the image. Of a model whose processor
+    pads patches, such as LFM2-VL and Gemma 4, vision takes pixel_values and patch_positions, too,
+    and text position_ids [B, S]. Where layers of the text have embeddings of tokens of their own,
+    as in Gemma 4, they follow in inputs_embeds.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
@@ -165,7 +168,7 @@ def _proven(
     from .state_layers import report_convolutions
 
     embedding = EmbeddingPart(model, images.stacked)
-    probe = ImageTextProbe(model, images)
+    probe = ImageTextProbe(model, images, embedding)
     language = model.get_decoder()
     functions = ReplacedFunctions()
     choose_experts_in_graph(model, functions)
@@ -176,13 +179,13 @@ def _proven(
     with functions.replaced():  # experts of images, too
         replace_decoder_modules(model, _role_of_text, of_text)
     recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
-    text = TextPart(model, functions, recurrences, images)
+    text = TextPart(model, functions, recurrences, images, embedding.tokens)
     report_convolutions(model, run_with_cache, of_text)
     probe.check(images, embedding, text)
     image, example = images.example(), text.example()
     if images.obstacle is None:
         replace_modules(model, role_of, lambda _: (images(*image),), of_vision)
-        if not fuse_attention(model, lambda _: images(*image), of_vision):
+        if images.attends and not fuse_attention(model, lambda _: images(*image), of_vision):
             of_vision.keep("", "attention", NOT_CALLED)
         forget_unused_attention(lambda: (images(*image),), of_vision)
     if not fuse_attention(model, lambda _: text(*example), of_text):

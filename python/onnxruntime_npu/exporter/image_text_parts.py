@@ -21,6 +21,7 @@ from .model_cache import cached_by, keys_and_values, state_tensors
 from .proof import NotProven, compare
 from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
+from .token_embedding import TokenEmbedding, per_layer_inputs
 from .token_kinds import KINDS, TokenKinds
 
 # Tokens that the proof decodes after the prompt. The first is the last one of an image: if others
@@ -40,36 +41,38 @@ class EmbeddingPart(nn.Module):
     def __init__(self, model: Any, stacked: int) -> None:
         """Take the number of layers of the text that take features, too."""
         super().__init__()
-        self.embedding = model.get_input_embeddings()
+        self.tokens = TokenEmbedding(model)
         self.image_token = _image_token(model.config)
-        self.embedded = int(model.get_input_embeddings().weight.shape[-1])
-        self.size = self.embedded * (1 + stacked)
+        self.featured = self.tokens.size * (1 + stacked)
+        self.size = self.featured + self.tokens.of_layers
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return embeddings [B, S, H] in float32 for input_ids [B, S] and image_features [F, H].
 
         Features replace image tokens row by row, in their order; if F is 0, none is replaced.
+        Embeddings of the layers follow, which have no features.
         """
         input_ids, image_features = inputs
-        embedded = nn.functional.pad(
-            self.embedding(input_ids).float(), (0, self.size - self.embedded)
-        )
+        tokens = self.tokens(input_ids)
+        own = self.tokens.size
+        embedded = nn.functional.pad(tokens[..., :own], (0, self.featured - own))
         any_features = image_features.new_ones(image_features.shape[0]).sum() > 0
         shown = (input_ids == self.image_token) & any_features
         # A row that no image token has comes first: there must be one to gather without features.
-        features = torch.cat([image_features.new_zeros(1, self.size), image_features])
+        features = torch.cat([image_features.new_zeros(1, self.featured), image_features])
         places = shown.flatten().cumsum(0).view_as(input_ids) * shown
-        return torch.where(shown[..., None], features[places], embedded)
+        embedded = torch.where(shown[..., None], features[places], embedded)
+        return torch.cat([embedded, tokens[..., own:]], -1) if self.tokens.of_layers else embedded
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
-        return torch.zeros((BATCH, NEW), dtype=torch.int64), torch.zeros(PAST, self.size)
+        return torch.zeros((BATCH, NEW), dtype=torch.int64), torch.zeros(PAST, self.featured)
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
         return {
             "input_ids": ("batch", "sequence"),
-            "image_features": ("features", self.size),
+            "image_features": ("features", self.featured),
             "inputs_embeds": ("batch", "sequence", self.size),
         }
 
@@ -78,15 +81,20 @@ class TextPart(nn.Module):
     """Embeddings to logits, over a cache that grows, and states of layers that have them."""
 
     def __init__(
-        self, model: Any, functions: ReplacedFunctions, recurrences: Recurrences, images: ImagePart
+        self,
+        model: Any,
+        functions: ReplacedFunctions,
+        recurrences: Recurrences,
+        images: ImagePart,
+        tokens: TokenEmbedding,
     ) -> None:
-        """Take what is replaced, and the part that makes features of images."""
+        """Take what is replaced, and what makes features of images and embeddings of tokens."""
         super().__init__()
         self.model = model
         self.functions = functions
         self._recurrences = recurrences
-        self.embedded = int(model.get_input_embeddings().weight.shape[-1])
-        self.size = self.embedded * (1 + images.stacked)
+        self.embedded, self._of_layers = tokens.size, tokens.of_layers
+        self.size = self.embedded * (1 + images.stacked) + self._of_layers
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
         if images.stacked:
             functions.add(
@@ -149,7 +157,13 @@ class TextPart(nn.Module):
     ) -> tuple[torch.Tensor, Any]:
         from .state_layers import growing_cache
 
-        embeds, *stacked = embeds.to(self._dtype).split(self.embedded, -1)
+        embeds, options = embeds.to(self._dtype), {}
+        if self._of_layers:
+            embeds, of_layers = embeds.split([self.size - self._of_layers, self._of_layers], -1)
+            options = per_layer_inputs(self.model, of_layers)
+        if kinds:
+            options |= self._token_kinds.options(kinds[0], embeds.shape[1])
+        embeds, *stacked = embeds.split(self.embedded, -1)
         with (
             self.functions.replaced(),
             growing_cache(self.model, self._cached, past, states, self._recurrences, mask) as cache,
@@ -162,7 +176,7 @@ class TextPart(nn.Module):
                 past_key_values=cache,
                 use_cache=True,
                 logits_to_keep=1,
-                **(self._token_kinds.options(kinds[0], embeds.shape[1]) if kinds else {}),
+                **options,
             ).logits
         return logits, cache
 
@@ -233,7 +247,7 @@ def _given_features(language: Any, stacked: Sequence[torch.Tensor]) -> Iterator[
 class ImageTextProbe:
     """A row with an image and a padded row without, and the original's logits for them."""
 
-    def __init__(self, model: Any, images: ImagePart) -> None:
+    def __init__(self, model: Any, images: ImagePart, embedding: EmbeddingPart) -> None:
         generator = torch.Generator().manual_seed(7)
         self._image = images.example()
         self._features = images(*self._image)
@@ -257,8 +271,11 @@ class ImageTextProbe:
             told = self._kinds.told(row[None])
             tokens = {"input_ids": row[None]}
             if images.obstacle:
-                embedded = EmbeddingPart(model, images.stacked)(row[None], self._features)
-                tokens = {"inputs_embeds": embedded.to(model.dtype)}
+                embedded = embedding(row[None], self._features).to(model.dtype)
+                embeds, of_layers = embedded.split(
+                    [embedding.featured, embedding.tokens.of_layers], -1
+                )
+                tokens = {"inputs_embeds": embeds, **per_layer_inputs(model, of_layers)}
             result = model(**tokens, use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
 

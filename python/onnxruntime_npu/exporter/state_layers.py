@@ -33,8 +33,13 @@ _FUSED = {None: "None", "silu": "silu", "swish": "silu"}
 
 
 def convolves(model: Any) -> bool:
-    """Return whether a model's module has the functions that are replaced."""
-    return hasattr(sys.modules[type(model).__module__], _CONVOLUTION)
+    """Return whether the module of a model's layers has the functions that are replaced."""
+    return hasattr(_module_of(model), _CONVOLUTION)
+
+
+def _module_of(model: Any) -> Any:
+    """Return the module of Python of a model's layers, or of those of its text."""
+    return sys.modules[type(model.get_decoder()).__module__]
 
 
 def report_convolutions(model: Any, run: Callable[[Any], Any], findings: Findings) -> None:
@@ -44,7 +49,7 @@ def report_convolutions(model: Any, run: Callable[[Any], Any], findings: Finding
     """
     if not convolves(model):
         return
-    module = sys.modules[type(model).__module__]
+    module = _module_of(model)
     calls = attempt(observed_calls, lambda: run(model), module, _CONVOLUTION)
     if calls:
         findings.replaced("npu_fused_causal_conv1d", 0.0, nodes=len(calls))
@@ -166,7 +171,7 @@ def convolved(
     """
     functions = ReplacedFunctions()
     if convolves(model):
-        module = sys.modules[type(model).__module__]
+        module = _module_of(model)
         convolutions = _Convolutions(layers, sequences)
         functions.add(module, _CONVOLUTION, convolutions.of_tokens)
         functions.add(module, _OF_SINGLE_TOKENS, convolutions.of_single_tokens)

@@ -1,7 +1,7 @@
 """Which tokens a model of images and text tells apart from text, and what it computes with them.
 
-In Gemma 3, tokens of an image see each other in both directions. In ERNIE 4.5 VL, tokens of images,
-and those at their start and end, have experts of their own.
+In Gemma 3 and 4, tokens of an image see each other in both directions. In ERNIE 4.5 VL, tokens of
+images, and those at their start and end, have experts of their own.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class TokenKinds:
             raise NotProven(f"expected kinds of tokens as one of {known}, got {', '.join(others)}")
         self._image_token = image_token
         self._told = [name for name in known if name in taken]
-        self.joined = KINDS in taken
+        # Gemma 4 takes for its masks what other models take for positions only.
+        seen = getattr(model.config.get_text_config(), "use_bidirectional_attention", None)
+        self._of_masks = KINDS if KINDS in taken else _OF_POSITIONS
+        self.joined = KINDS in taken or (_OF_POSITIONS in taken and seen == "vision")
         self._of_experts = _OF_EXPERTS in taken
         self.tokens = [image_token]
         if self._of_experts:
@@ -59,7 +62,7 @@ class TokenKinds:
 
     def options(self, kinds: torch.Tensor, new: int) -> dict[str, torch.Tensor]:
         """Return what the model takes of kinds [B, T] of all tokens, of which some are new."""
-        return {KINDS: kinds} if self.joined else {_OF_EXPERTS: kinds[:, -new:]}
+        return {self._of_masks: kinds} if self.joined else {_OF_EXPERTS: kinds[:, -new:]}
 
 
 def choose_experts_in_graph(model: Any, functions: ReplacedFunctions) -> None:

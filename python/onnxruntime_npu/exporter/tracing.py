@@ -103,6 +103,7 @@ def to_onnx(
             _put_weights(exported.model.graph, traced)
             # Shape inference would take half the time and drop types that it cannot infer.
             onnxscript.optimizer.optimize_ir(exported.model, onnx_shape_inference=False)
+            _keep_constants(exported.model.graph)
     except Exception as error:
         raise ExportError(f"torch.onnx cannot translate the program: {_cause(error)}") from error
     upcast(exported.model.graph, opset, everywhere=dtype not in (None, torch.bfloat16))
@@ -194,6 +195,22 @@ def _put_weights(graph: ir.Graph, traced: Traced) -> None:
             )
         elif isinstance(given.raw, LazyWeight) or (given.size and given.raw.data_ptr() in empty):
             raise RuntimeError(f"expected a weight of the model, got the initializer {name}")
+
+
+def _keep_constants(graph: ir.Graph) -> None:
+    """Make initializers of constants that nodes read and the graph does not have.
+
+    The optimizer names the bounds of a Clip after what is clipped, and a second Clip of it puts its
+    own bounds in the place of the first one's.
+    """
+    known = {*graph.initializers.values(), *graph.inputs}
+    for node in graph:
+        for value in node.inputs:
+            if value is None or value in known or value.producer() or value.const_value is None:
+                continue
+            value.name = f"{value.name}_of_{node.name}"
+            graph.register_initializer(value)
+            known.add(value)
 
 
 def _written(name: str, weight: LazyWeight) -> ir.TensorProtocol:

@@ -46,8 +46,8 @@ class ImageTextLM(Exported):
         self.tokens_per_image = self.images.tokens_per_image  # if all have the same number
         self.image_token = int(metadata["image_token_id"])
         self.tokens_of_images = [int(token) for token in metadata["image_token_ids"].split()]
-        size = self.embedding.get_outputs()[0].shape[-1]
-        self._no_features = np.empty((0, size), np.float32)
+        taken = next(x for x in self.embedding.get_inputs() if x.name == "image_features")
+        self._no_features = np.empty((0, taken.shape[1]), np.float32)
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
         limit = self.config.get("text_config", {}).get("max_position_embeddings")
@@ -125,6 +125,12 @@ class ImageTextLM(Exported):
                 - of patches: pixel_values [patches, values] or [patches, C, height, width] of all
                   images and image_grid_thw [images, 3] integers, 1 and the rows and columns of
                   patches of each, and image_merge_sizes [images] where the processor has it;
+                - of padded patches: pixel_values [images, patches, values], spatial_shapes
+                  [images, 2] integers, rows and columns of patches, and pixel_attention_mask
+                  [images, patches] integers, 1 for the first rows * columns ones;
+                - of padded patches with places: pixel_values [images, patches, values] and
+                  image_position_ids [images, patches, 2] integers, the column and the row of each
+                  patch, row by row, -1 for padding;
                 - where features are not exported: image_features [F, H] float32 of all images, and
                   position_ids [3, B, S] integers where images are grids.
 

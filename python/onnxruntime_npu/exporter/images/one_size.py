@@ -11,6 +11,7 @@ import torch
 from ..proof import NotProven
 from .part import ImagePart, own_features
 from .patches import PatchPart
+from .placed_patches import PlacedPatchPart
 
 
 class OneSizePart(ImagePart):
@@ -31,7 +32,8 @@ class OneSizePart(ImagePart):
         """Whether features need nothing but pixels."""
         taken = inspect.signature(own_features(model)).parameters.values()
         needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        return needed == ["pixel_values"] and not PatchPart.takes(model)
+        others = PatchPart, PlacedPatchPart  # whose places of patches may have defaults
+        return needed == ["pixel_values"] and not any(each.takes(model) for each in others)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return features [F, H] in float32 of pixel_values [1, channels, height, width]."""

@@ -26,6 +26,7 @@ class ImagePart(nn.Module):
     input_names: Sequence[str]
     output_names = ("image_features",)
     obstacle: str | None = None  # why a model's own features are not exported
+    attends = True  # whether a patch or a pixel sees others
     stacked = 0  # layers of the text that take features, too
     axes: Sequence[int] = ()  # leading sizes of the positions of tokens
 
