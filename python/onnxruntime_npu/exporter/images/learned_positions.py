@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from ..proof import NotProven
-from .patch_windows import OneLength
+from .one_length import OneLength
 
 _CUBIC = -0.75  # of the kernel of Keys, as torch has it
 

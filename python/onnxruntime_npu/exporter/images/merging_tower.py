@@ -7,8 +7,9 @@ from typing import Any
 import torch
 
 from .learned_positions import LearnedPositions, learned_points
+from .one_length import OneLength
 from .patch_tower import PatchTower, pair
-from .patch_windows import OneLength, WindowAttention, Windows
+from .patch_windows import WindowAttention, Windows
 
 
 class MergingTower(PatchTower):

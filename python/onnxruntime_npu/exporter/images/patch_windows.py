@@ -13,23 +13,7 @@ import torch
 from torch import nn
 
 from ..attention_interface import ATTENTION
-
-
-class OneLength:
-    """In the place of cumulative lengths of images, of which there is one, of any length."""
-
-    def __init__(self, length: Any) -> None:
-        self._length = length
-
-    def __getitem__(self, _: slice) -> OneLength:
-        return self
-
-    def __sub__(self, _: OneLength) -> OneLength:
-        return self
-
-    def tolist(self) -> list[Any]:
-        """Return the differences of what is cumulated."""
-        return [self._length]
+from .one_length import OneLength
 
 
 class Windows(OneLength):

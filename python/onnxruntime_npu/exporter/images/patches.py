@@ -14,6 +14,7 @@ import torch
 
 from ...generation.images.patch_positions import patch_positions, patch_windows, token_positions
 from .merging_tower import MergingTower
+from .one_length import without_splits
 from .part import ImagePart
 from .patch_tower import PatchTower
 from .position_proof import check_token_positions
@@ -45,6 +46,7 @@ class PatchPart(ImagePart):
     def __init__(self, model: Any) -> None:
         super().__init__(model)
         self.tower = next(each for each in _TOWERS if each.takes(model))(model)
+        self._functions = without_splits()
         self.merge, self.stacked = self.tower.merge, self.tower.stacked
         # More than a window, and no whole number of them.
         least = (self.tower.window or 0) // self.merge
@@ -60,7 +62,9 @@ class PatchPart(ImagePart):
         windows patch_windows [W, L], the patches of each, P where it reaches beyond the image.
         """
         patches, positions, *windows = inputs
-        return self.tower.features(patches, positions, windows[0] if windows else None).float()
+        with self._functions.replaced():
+            features = self.tower.features(patches, positions, windows[0] if windows else None)
+        return features.float()
 
     @property
     def input_names(self) -> tuple[str, ...]:  # type: ignore[override]

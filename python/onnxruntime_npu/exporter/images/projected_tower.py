@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from .learned_positions import learned_points
+from .one_length import OneLength
 from .patch_tower import PatchTower, pair
-from .patch_windows import OneLength
 
 
 class Blocks:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
+from .one_length import OneLength
 from .patch_tower import PatchTower
-from .patch_windows import OneLength
 
 
 class ResampledTower(PatchTower):

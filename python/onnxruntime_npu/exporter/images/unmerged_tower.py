@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from ..replaced_functions import ReplacedFunctions
+from .one_length import OneLength
 from .patch_tower import PatchTower, pair
-from .patch_windows import OneLength
 
 _MERGE_SIZES = "image_merge_sizes"  # of images, as the model's processor returns them
 
