@@ -20,6 +20,7 @@ from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
 from .images import GivenFeatures, ImagePart, image_part_of, own_features
 from .model_cache import run_with_cache, text_logits
 from .module_replacement import convert_weights, replace_modules
+from .named_tokens import check_named_tokens
 from .original import decoder_role_of, replace_decoder_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
@@ -168,6 +169,7 @@ def _proven(
     from .state_layers import report_convolutions
 
     embedding = EmbeddingPart(model, images.stacked)
+    check_named_tokens(model, images, embedding)
     probe = ImageTextProbe(model, images, embedding)
     language = model.get_decoder()
     functions = ReplacedFunctions()

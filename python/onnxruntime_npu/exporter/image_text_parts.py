@@ -35,16 +35,25 @@ _ADD_STACKED = "_deepstack_process"  # a method: adds features to the states of 
 class EmbeddingPart(nn.Module):
     """Tokens to embeddings, with features in the places of image tokens."""
 
+    _shown: torch.Tensor  # [tokens, H], what stands for those around images
     input_names = ("input_ids", "image_features")
     output_names = ("inputs_embeds",)
 
     def __init__(self, model: Any, stacked: int) -> None:
-        """Take the number of layers of the text that take features, too."""
+        """Take the number of layers of the text that take features, too.
+
+        As in Ovis 2, a model may have tokens around images that stand for rows of a table, if there
+        is any image.
+        """
         super().__init__()
         self.tokens = TokenEmbedding(model)
         self.image_token = _image_token(model.config)
         self.featured = self.tokens.size * (1 + stacked)
         self.size = self.featured + self.tokens.of_layers
+        self._indicators = [*getattr(model.base_model, "visual_indicator_token_ids", ())]
+        if self._indicators:
+            rows = model.base_model.visual_embeddings_table.weight[-len(self._indicators) :]
+            self.register_buffer("_shown", rows.detach().float().clone())
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         """Return embeddings [B, S, H] in float32 for input_ids [B, S] and image_features [F, H].
@@ -62,6 +71,9 @@ class EmbeddingPart(nn.Module):
         features = torch.cat([image_features.new_zeros(1, self.featured), image_features])
         places = shown.flatten().cumsum(0).view_as(input_ids) * shown
         embedded = torch.where(shown[..., None], features[places], embedded)
+        for place, token in enumerate(self._indicators):
+            around = ((input_ids == token) & any_features)[..., None]
+            embedded = torch.where(around, self._shown[place], embedded)
         return torch.cat([embedded, tokens[..., own:]], -1) if self.tokens.of_layers else embedded
 
     def example(self) -> tuple[torch.Tensor, ...]:
