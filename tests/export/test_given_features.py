@@ -11,7 +11,7 @@ from onnxruntime_npu.generation import ImageTextLM
 
 from . import test_image_patches, test_image_text
 from .conftest import Forced, model_kept
-from .test_image_text import FORCED, PROVIDERS, arrays
+from .image_runs import FORCED, IMAGE_TOKEN, PROVIDERS, arrays, expected_logits, forced_logits
 
 
 def without_own_features(model):
@@ -44,23 +44,13 @@ def test_logits_with_given_features_equal_those_of_transformers(exported):
     features = features_of(model, pixel_values=inputs["pixel_values"])
     del model.get_image_features
     try:
-        expected = test_image_text.expected_logits(model, inputs)
+        expected = expected_logits(model, inputs)
     finally:
         without_own_features(model)
-    ids, given = arrays(inputs)
-    del given["pixel_values"]
+    del inputs["pixel_values"]
     for provider in PROVIDERS:
         lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(
-            ids,
-            image_features=features.numpy(),
-            **given,
-            max_new_tokens=len(FORCED),
-            sampler=sampler,
-        )
-        actual = np.stack(sampler.logits, 1)
+        actual = forced_logits(lm, inputs, image_features=features.numpy())
         # Float32 sums in another order; see exporter/proof.py.
         np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
 
@@ -80,7 +70,7 @@ def test_positions_of_grids_are_given_beside_features(tmp_path):
     }
     images = {name: inputs[name] for name in ("pixel_values", "image_grid_thw")}
     features = features_of(model, **images).numpy()
-    kinds = (inputs["input_ids"] == test_image_text.IMAGE_TOKEN).int()
+    kinds = (inputs["input_ids"] == IMAGE_TOKEN).int()
     positions, _ = model.model.get_rope_index(
         inputs["input_ids"], mm_token_type_ids=kinds, image_grid_thw=inputs["image_grid_thw"]
     )

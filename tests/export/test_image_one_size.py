@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -10,18 +9,17 @@ from onnxruntime_npu import export_image_text_to_text
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge
-from .test_image_text import (
-    FORCED,
+from .conftest import enlarge
+from .image_runs import (
     IMAGE_TOKEN,
     PROVIDERS,
     TEXT,
     VISION,
-    arrays,
-    expected_logits,
+    check_runs,
+    emitted_by,
     exports_of,
-    inputs_of,
 )
+from .test_image_text import inputs_of
 
 # Tokens of the prompts, of which one is also of a row without an image, and of a reply.
 INDICATORS = [7, 8, 9, 3, 20]
@@ -38,6 +36,22 @@ MODELS = {
         {"model_type": "siglip_vision_model"},
         {**_WINDOW, "pad_token_id": 0},
         {"alignment_intermediate_size": 64},
+    ),
+    "aria": (
+        {"model_type": "idefics3_vision", "patch_size": 8},
+        {"model_type": "aria_text", "moe_num_experts": 4},
+        {"projector_patch_to_query_dict": {4: 4}},  # features of an image by its patches
+    ),
+    "deepseek_vl": ({"model_type": "siglip_vision_model"}, {"model_type": "llama"}, {}),
+    "janus": (
+        {"model_type": "janus_vision_model", "projection_dim": 64},
+        {"model_type": "llama"},
+        {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}},
+    ),
+    "vipllava": (
+        {"model_type": "clip_vision_model"},
+        {"model_type": "llama"},
+        {"vision_feature_layers": [-2, -1]},
     ),
     "qianfan_ocr": ({}, {"head_dim": 16}, {}),
 }
@@ -68,31 +82,12 @@ def exported(tmp_path_factory):
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
     model, directory, report = exported(kind)
     assert report.gaps == []
-    vision, embedding, text = (
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    )
+    vision, embedding, text = emitted_by(report)
     assert vision["npu_fusion_attention"] == 2 and embedding == {}
     assert text["npu_fused_infer_attention_score"] == 2 and text["npu_swiglu"] == 2
     inputs = inputs_of(model, ImageTextLM(directory, providers=PROVIDERS[1:]).tokens_per_image)
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
-    other = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
-    difference = np.abs(expected_logits(model, other) - expected).max((1, 2))
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # images matter
-    with torch.no_grad():
-        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    ids, given = arrays(inputs)
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(ids, **given, max_new_tokens=7)
-        assert result.tokens == generated[:, ids.shape[1] :].tolist()
+    changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
+    check_runs(model, directory, inputs, changed)
 
 
 def test_tokens_that_a_model_embeds_in_its_own_way_are_refused(tmp_path):

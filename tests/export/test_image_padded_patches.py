@@ -9,14 +9,14 @@ import transformers
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge
-from .test_image_text import (
-    FORCED,
+from .conftest import enlarge
+from .image_runs import (
     IMAGE_TOKEN,
     LAYERS,
     PROVIDERS,
     TEXT,
-    expected_logits,
+    check_runs,
+    emitted_by,
     exports_of,
 )
 
@@ -66,10 +66,7 @@ def inputs():
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, inputs, kind):
     model, directory, report = exported(kind)
     assert report.gaps == [] and report.kept == []
-    vision, embedding, text = (
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    )
+    vision, embedding, text = emitted_by(report)
     # The projector and the layers of the tower have activations; norms are two for each layer, of
     # the tower and of the projector.
     assert vision == {"npu_fusion_attention": 2, "npu_gelu": 3, "npu_layer_norm_eval": 6}
@@ -82,26 +79,8 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, input
         "npu_rotary_mul": 2,
         "npu_swiglu": 2,
     }
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
     turned = {**inputs, "spatial_shapes": inputs["spatial_shapes"].flip(1)}
-    difference = np.abs(expected_logits(model, turned) - expected).max((1, 2))
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # places matter
-    with torch.no_grad():
-        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    given = {name: tensor.numpy() for name, tensor in inputs.items()}
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(**given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(**given, max_new_tokens=7)
-        assert result.tokens == generated[:, given["input_ids"].shape[1] :].tolist()
-    without = lm.generate_from(given["input_ids"][2:, -3:], max_new_tokens=7)
-    assert without.tokens == result.tokens[2:]
+    check_runs(model, directory, inputs, turned)
 
 
 @pytest.mark.parametrize("shape", [[2, 2], [2, 20], [12, 2], [4, 4], [8, 10]])

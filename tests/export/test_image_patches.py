@@ -15,8 +15,8 @@ from onnxruntime_npu.exporter.proof import NotProven
 from onnxruntime_npu.exporter.token_kinds import TokenKinds
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge
-from .test_image_text import FORCED, IMAGE_TOKEN, PROVIDERS, TEXT, exports_of
+from .conftest import enlarge
+from .image_runs import FORCED, IMAGE_TOKEN, PROVIDERS, TEXT, check_runs, emitted_by, exports_of
 
 GRIDS = [[1, 4, 6], [1, 2, 2], [1, 8, 4]]  # patches of three images
 # Of a patch: values of channels, two times, rows and columns, or what a kind has instead.
@@ -241,41 +241,18 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     inputs = inputs_of(kind)
     model, directory, report = exported(kind)
     assert report.gaps == [] and report.kept == []
-    vision, embedding, text = (
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    )
+    vision, embedding, text = emitted_by(report)
     assert embedding == {} and vision["npu_fusion_attention"] == 2
     assert text == FUSED[kind]
     nodes = onnx.load(directory / "vision.onnx", load_external_data=False).graph.node
     assert not {"SplitToSequence", "If", "Loop"} & {node.op_type for node in nodes}
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
     turned = {**inputs, "image_grid_thw": inputs["image_grid_thw"][:, [0, 2, 1]]}
-    difference = np.abs(expected_logits(model, turned) - expected).max((1, 2))
-    assert (difference[:2] > 10 * tolerance).all() and difference[2] == 0  # places matter
     told = {}
     if hasattr(model.model, "get_rope_index"):
         told["mm_token_type_ids"] = (inputs["input_ids"] == IMAGE_TOKEN).int()
     if takes_kinds(model):
         told["moe_mm_token_type_ids"] = kinds_of_experts(inputs["input_ids"])
-    with torch.no_grad():
-        generated = model.generate(
-            **inputs, **told, max_new_tokens=7, do_sample=False, eos_token_id=None
-        )
-    given = {name: tensor.numpy() for name, tensor in inputs.items()}
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(**given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(**given, max_new_tokens=7)
-        assert result.tokens == generated[:, given["input_ids"].shape[1] :].tolist()
-    without = lm.generate_from(given["input_ids"][2:, -3:], max_new_tokens=7)
-    assert without.tokens == result.tokens[2:]
+    check_runs(model, directory, inputs, turned, expected_logits, **told)
 
 
 def test_kinds_of_tokens_that_are_not_known_are_refused():

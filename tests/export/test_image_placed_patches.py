@@ -9,14 +9,14 @@ import transformers
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge
-from .test_image_text import (
-    FORCED,
+from .conftest import enlarge
+from .image_runs import (
     IMAGE_TOKEN,
     LAYERS,
     PROVIDERS,
     TEXT,
-    expected_logits,
+    check_runs,
+    emitted_by,
     exports_of,
 )
 
@@ -153,33 +153,12 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     assert report.gaps == []
     # Projections of the tower's MLPs are modules of their own, which may clip.
     assert {each["role"] for each in report.kept} <= {"mlp"}
-    vision, embedding, text = (
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    )
+    vision, embedding, text = emitted_by(report)
     *_, of_vision, of_text = MODELS[kind]
     assert vision == of_vision and embedding == {} and text == of_text
     inputs = inputs_of(model)
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
     turned = {**inputs, "image_position_ids": inputs["image_position_ids"].flip(2)}
-    difference = np.abs(expected_logits(model, turned) - expected).max((1, 2))
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # places matter
-    with torch.no_grad():
-        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    given = {name: tensor.numpy() for name, tensor in inputs.items()}
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(**given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(**given, max_new_tokens=7)
-        assert result.tokens == generated[:, given["input_ids"].shape[1] :].tolist()
-    without = lm.generate_from(given["input_ids"][2:, -3:], max_new_tokens=7)
-    assert without.tokens == result.tokens[2:]
+    check_runs(model, directory, inputs, turned)
 
 
 def changed(places, index, value):

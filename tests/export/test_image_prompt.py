@@ -13,7 +13,8 @@ from onnxruntime_npu.generation import ImageTextLM
 from PIL import Image
 
 from .conftest import model_kept
-from .test_image_text import IMAGE_TOKEN, PROVIDERS, tiny_model
+from .image_runs import IMAGE_TOKEN, PROVIDERS
+from .test_image_text import tiny_model
 
 QUESTION = "w5 w7 w60"
 TEMPLATE = (

@@ -14,15 +14,15 @@ from onnxruntime_npu.generation.images.tile_layout import TileLayout
 from transformers.models.llava_next import modeling_llava_next
 from transformers.models.llava_onevision import modeling_llava_onevision
 
-from .conftest import Forced, enlarge
-from .test_image_text import (
-    FORCED,
+from .conftest import enlarge
+from .image_runs import (
     IMAGE_TOKEN,
     PROVIDERS,
     TEXT,
     VISION,
     arrays,
-    expected_logits,
+    check_runs,
+    emitted_by,
     exports_of,
 )
 
@@ -109,34 +109,13 @@ def exported(tmp_path_factory):
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
     model, directory, report = exported(kind)
     assert report.gaps == [] and report.kept == []
-    vision, embedding, text = (
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    )
+    vision, embedding, text = emitted_by(report)
     # CLIP's last layer is not read.
     assert vision["npu_fusion_attention"] == (1 if kind == "llava_next" else 2)
     assert embedding == {} and text["npu_fused_infer_attention_score"] == 2
     inputs = inputs_of(model, kind)
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
-    other = {**inputs, "pixel_values": inputs["pixel_values"].flip(-1)}
-    difference = np.abs(expected_logits(model, other) - expected).max((1, 2))
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] == 0  # images matter
-    with torch.no_grad():
-        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    ids, given = arrays(inputs)
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(ids, **given, max_new_tokens=7)
-        assert result.tokens == generated[:, ids.shape[1] :].tolist()
-    without = lm.generate_from(ids[2:, -3:], max_new_tokens=7)
-    assert without.tokens == result.tokens[2:]
+    changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(-1)}
+    check_runs(model, directory, inputs, changed)
 
 
 @pytest.mark.parametrize("most", [None, 4, 9])

@@ -13,21 +13,20 @@ from onnxruntime_npu.converters import quantize_weights
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
-from .conftest import Forced, enlarge, model_kept
+from .conftest import enlarge, model_kept
+from .image_runs import (
+    IMAGE_TOKEN,
+    PROVIDERS,
+    TEXT,
+    VISION,
+    arrays,
+    check_runs,
+    emitted_by,
+    expected_logits,
+    exports_of,
+    forced_logits,
+)
 
-PROVIDERS = ("NPUExecutionProvider", "CPUExecutionProvider")
-IMAGE_TOKEN = 96
-LAYERS = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 2}
-VISION = {**LAYERS, "num_hidden_layers": 2, "image_size": 16, "patch_size": 8}
-TEXT = {
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 112,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 48,
-}
 # The vision tower, the language model, and the settings of the whole.
 MODELS = {
     "clip": ("clip_vision_model", "llama", {}),
@@ -42,24 +41,7 @@ OTHERS = {
     "idefics3": ({"patch_size": 4}, {}, {}),
     "internvl": ({"patch_size": 4}, {}, {}),
     "smolvlm": ({"patch_size": 4}, {}, {}),
-    "aria": (
-        {"model_type": "idefics3_vision"},
-        {"model_type": "aria_text", "moe_num_experts": 4},
-        {"projector_patch_to_query_dict": {4: 4}},  # features of an image by its patches
-    ),
-    "deepseek_vl": ({"model_type": "siglip_vision_model"}, {"model_type": "llama"}, {}),
-    "janus": (
-        {"model_type": "janus_vision_model", "projection_dim": 64},
-        {"model_type": "llama"},
-        {"vq_config": {"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}},
-    ),
-    "vipllava": (
-        {"model_type": "clip_vision_model"},
-        {"model_type": "llama"},
-        {"vision_feature_layers": [-2, -1]},
-    ),
 }
-FORCED = [12, IMAGE_TOKEN, 20]  # in a reply, the token has no image
 
 
 def tiny_model(kind):
@@ -120,45 +102,6 @@ def inputs_of(model, tokens_per_image):
     }
 
 
-def arrays(inputs):
-    given = {name: inputs[name].numpy() for name in inputs if name != "token_type_ids"}
-    return given.pop("input_ids"), given
-
-
-def expected_logits(model, inputs):
-    """Return transformers' logits [B, S, V] after the prompt and each forced token but the last."""
-    mask = inputs["attention_mask"]
-    with torch.no_grad():
-        positions = (mask.cumsum(1) - 1).clamp(min=0)
-        out = model(**inputs, position_ids=positions, use_cache=True)
-        logits = [out.logits[:, -1]]
-        for token in FORCED[:-1]:
-            mask = torch.nn.functional.pad(mask, (0, 1), value=1)
-            out = model(
-                input_ids=torch.full((len(mask), 1), token),
-                attention_mask=mask,
-                position_ids=mask.sum(1, keepdim=True) - 1,
-                past_key_values=out.past_key_values,
-                use_cache=True,
-            )
-            logits.append(out.logits[:, -1])
-    return torch.stack(logits, 1).float().numpy()
-
-
-def exports_of(tiny_model, tmp_path_factory):
-    """Return a function that gives (model, directory, report) of an export, made once."""
-    made = {}
-
-    def get(kind):
-        if kind not in made:
-            model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
-            with model_kept(model):
-                made[kind] = (model, place, export_image_text_to_text(model, place))
-        return made[kind]
-
-    return get
-
-
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
     """Return ``exports_of`` the models of this file."""
@@ -174,29 +117,15 @@ def exported(tmp_path_factory):
         pytest.param("gemma3", marks=pytest.mark.slow),
         pytest.param("internvl", marks=pytest.mark.slow),
         pytest.param("idefics3", marks=pytest.mark.slow),
-        pytest.param("aria", marks=pytest.mark.slow),
-        pytest.param("deepseek_vl", marks=pytest.mark.slow),
-        pytest.param("janus", marks=pytest.mark.slow),
-        pytest.param("vipllava", marks=pytest.mark.slow),
     ],
 )
 def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind):
     model, directory, report = exported(kind)
     assert report.gaps == [] and report.kept == []
-    emitted = [
-        {op: counts["emitted"] for op, counts in part.replaced.items()}
-        for part in report.parts.values()
-    ]
+    emitted = emitted_by(report)
     read = 1 if kind == "clip" else 2  # layers of the vision tower that are
     assert emitted[0]["npu_fusion_attention"] == read and emitted[1] == {}
     own = {"npu_swiglu": 2, "npu_rms_norm": 1}
-    if kind == "aria":
-        own |= {
-            "_npu_grouped_matmul": 4,
-            "npu_moe_finalize_routing": 2,
-            "npu_moe_gating_top_k_softmax": 2,
-            "npu_moe_init_routing_v2": 2,
-        }
     if kind == "gemma3":
         own = {"npu_geglu": 2, "npu_rms_norm": 9}  # of queries, keys and what is added, too
     assert emitted[2] == {
@@ -207,26 +136,8 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     }
     lm = ImageTextLM(directory, providers=PROVIDERS[1:])
     inputs = inputs_of(model, lm.tokens_per_image)
-    expected = expected_logits(model, inputs)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
-    other = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
-    difference = np.abs(expected_logits(model, other) - expected).max((1, 2))
-    # Images matter; a row without may differ by rounding, in products with other rows' experts.
-    assert (difference[:2] > 100 * tolerance).all() and difference[2] < tolerance / 100
-    with torch.no_grad():
-        generated = model.generate(**inputs, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        lm.stop_tokens = frozenset()
-        ids, given = arrays(inputs)
-        sampler = Forced([FORCED] * 3)
-        lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
-        actual = np.stack(sampler.logits, 1)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(ids, **given, max_new_tokens=7)
-        assert result.tokens == generated[:, ids.shape[1] :].tolist()
-        assert result.prompt_tokens == int(given["attention_mask"].sum())
+    changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
+    check_runs(model, directory, inputs, changed)
 
 
 @pytest.mark.parametrize(
@@ -341,12 +252,7 @@ def test_command_exports_in_16_bits_as_exactly_as_transformers(tmp_path, capsys)
     rounded = {**inputs, "pixel_values": inputs["pixel_values"].bfloat16()}
     model = model.bfloat16()
     theirs = expected_logits(model, rounded) - exact
-    ids, given = arrays(inputs)
-    sampler = Forced([FORCED] * 3)
-    lm = ImageTextLM(place)
-    lm.stop_tokens = frozenset()
-    lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
-    ours = np.stack(sampler.logits, 1) - exact
+    ours = forced_logits(ImageTextLM(place), inputs) - exact
     # Both round at every step; the rounding errors are of similar size, not equal.
     assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((theirs**2).mean())
 
@@ -367,11 +273,6 @@ def test_quantised_text_is_as_exact_as_rounded_weights_in_torch(tmp_path):
     rounding = expected_logits(model, halved) - exact
     skip = [n for n, _ in model.named_modules() if "layers" not in n or "vision" in n]
     rounded = expected_logits(quantize_weights(model, "w8a16", skip=skip), halved)
-    ids, given = arrays(inputs)
-    sampler = Forced([FORCED] * 3)
-    lm = ImageTextLM(tmp_path)
-    lm.stop_tokens = frozenset()
-    lm.generate_from(ids, **given, max_new_tokens=len(FORCED), sampler=sampler)
-    ours = np.stack(sampler.logits, 1) - rounded
+    ours = forced_logits(ImageTextLM(tmp_path), inputs) - rounded
     # Both round activations at every step, and rows of features to bfloat16.
     assert np.sqrt((ours**2).mean()) <= 2 * np.sqrt((rounding**2).mean())

@@ -33,7 +33,7 @@ def check_named_tokens(model: Any, images: ImagePart, embedding: EmbeddingPart) 
     _check(model, embedding, [embedding.image_token, *named], features[:0], {})
     if images.obstacle is None:
         beside = [*named, *[embedding.image_token] * len(features)]
-        _check(model, embedding, beside, features, images.as_given(example[0]))
+        _check(model, embedding, beside, features, images.as_given([example]))
 
 
 def _check(
