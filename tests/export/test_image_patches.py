@@ -294,6 +294,10 @@ def test_features_are_not_exported_where_positions_end_otherwise(monkeypatch):
         ({"image_grid_thw": None}, r"pixel_values of float32 and shape \[0, 96\]"),
         ({"image_grid_thw": np.ones(3, np.int64)}, r"image_grid_thw as integers \[images, 3\]"),
         ({"image_grid_thw": np.ones((3, 3))}, r"image_grid_thw as integers \[images, 3\]"),
+        (  # whose product is 0 in int64
+            {"image_grid_thw": np.array([[1, 2**32, 2**32]]), "pixel_values": None},
+            r"shape \[18446744073709551616, 96\]",
+        ),
         ({"image_grid_thw": np.array([[2, 4, 6]])}, "of 1 and multiples of 2 .*, got .2, 4, 6"),
         ({"image_grid_thw": np.array([[1, 4, 5]])}, "of 1 and multiples of 2 .*, got .1, 4, 5"),
         ({"image_grid_thw": np.array([[1, 0, 4]])}, "of 1 and multiples of 2 .*, got .1, 0, 4"),

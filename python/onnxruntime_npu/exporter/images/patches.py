@@ -13,22 +13,13 @@ from typing import Any
 import torch
 
 from ...generation.images.patch_positions import patch_positions, patch_windows, token_positions
-from .merging_tower import MergingTower
+from ..proof import NotProven
 from .one_length import without_splits
 from .part import ImagePart
 from .patch_tower import PatchTower
 from .position_proof import check_token_positions
-from .projected_tower import ProjectedTower
-from .resampled_tower import ResampledTower
-from .unmerged_tower import UnmergedTower
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
-_TOWERS: tuple[type[PatchTower], ...] = (
-    MergingTower,
-    ProjectedTower,
-    ResampledTower,
-    UnmergedTower,
-)
 
 # Of the file's metadata: patches of an image that become one feature, rows and columns of a window
 # that attention stays within, whether the model takes patches row by row, and how many positions a
@@ -45,7 +36,10 @@ class PatchPart(ImagePart):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.tower = next(each for each in _TOWERS if each.takes(model))(model)
+        kinds = _towers_of(model)
+        if len(kinds) > 1:
+            raise NotProven(f"expected one kind of vision, got {[each.__name__ for each in kinds]}")
+        self.tower = kinds[0](model)
         self._functions = without_splits()
         self.merge, self.stacked = self.tower.merge, self.tower.stacked
         # More than a window, and no whole number of them.
@@ -75,7 +69,7 @@ class PatchPart(ImagePart):
     @staticmethod
     def takes(model: Any) -> bool:
         """Whether the model takes patches and a grid instead of images of one size."""
-        return any(each.takes(model) for each in _TOWERS)
+        return bool(_towers_of(model))
 
     def metadata(self) -> dict[str, str]:
         """Return what a runner has to know of the model."""
@@ -139,3 +133,8 @@ class PatchPart(ImagePart):
         if self.tower.window is not None:
             shapes["patch_windows"] = ("windows", self.tower.window**2)
         return shapes
+
+
+def _towers_of(model: Any) -> list[type[PatchTower]]:
+    """Return the kinds of vision in this folder that a model has."""
+    return [each for each in PatchTower.__subclasses__() if each.takes(model)]

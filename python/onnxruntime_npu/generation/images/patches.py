@@ -35,13 +35,13 @@ class Patches(Images):
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image, whose patches follow each other."""
         grids = self._grids(given)
-        sizes = grids.prod(1)
+        sizes = [rows * columns for _, rows, columns in grids.tolist()]  # of any magnitude
         note = ", as image_grid_thw says"
-        shape = [int(sizes.sum()), *self._patch]
+        shape = [sum(sizes), *self._patch]
         patches = checked_floats(given, "pixel_values", shape, note)
         found = []
         start = 0
-        for (_, rows, columns), size in zip(grids.tolist(), sizes.tolist(), strict=True):
+        for (_, rows, columns), size in zip(grids.tolist(), sizes, strict=True):
             image, start = patches[start : start + size], start + size
             places = patch_positions(rows, columns, self._merge)
             if self._by_rows:
