@@ -176,8 +176,9 @@ def main() -> int:
         "--seconds", type=float, default=600, help="of a table; further rounds are left out"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="write docs/performance_serving.md"
+        "--write-docs", action="store_true", help="this machine's in docs/performance_serving.md"
     )
+    parser.add_argument("--note", default="", help="on the machine, for --write-docs")
     parser.add_argument("--short", action="store_true", help="small loads: does everything run?")
     arguments = harness.parse_arguments(parser)
     if arguments.short:
@@ -211,7 +212,7 @@ def main() -> int:
             print(tables[title].markdown(), flush=True)
     print(services_report.summary(tables.values()))
     if arguments.write_docs:
-        services_report.write_docs(list(tables.values()))
+        services_report.write_docs(list(tables.values()), arguments.note)
     return 0
 
 

@@ -17,7 +17,9 @@ _SPEED, _FIRST = 0, 1  # columns with a target
 CLIENTS = 16  # that the targets are for
 # Throughput over the best peer, its time to the first token over ours, server over engine alone.
 TARGETS = (1.5, 1.0, 0.95)
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "performance_serving.md"
+ROOT = Path(__file__).resolve().parent.parent
+DOCS = ROOT / "docs" / "performance_serving.md"
+MACHINES = ROOT / "benchmarks" / "reports" / "serving"  # a section of the page for each
 
 HEAD = """\
 # Performance of the service
@@ -36,8 +38,8 @@ provider has no such products, so that its model is float32, and openvino-genai,
 bfloat16, reads a file of float16. int4 is our `w4a16`, and what each peer's own tool makes of the
 checkpoint. SmolLM2-135M has its real weights, the other model random ones.
 
-`python benchmarks/services.py --write-docs` measures and writes this page. [Hardware
-limits](performance_limits.md#serving) explains missed targets.
+`python benchmarks/services.py --write-docs` measures and writes this page's section of the machine.
+[Hardware limits](performance_limits.md#serving) explains missed targets.
 """
 
 
@@ -90,7 +92,7 @@ class Table:
     def markdown(self) -> str:
         """Return all rows."""
         lines = [
-            f"## {self.title}\n",
+            f"### {self.title}\n",
             "| clients | service | " + " | ".join(COLUMNS) + " | server / this | rounds |",
             "|---" * (len(COLUMNS) + 4) + "|",
         ]
@@ -138,12 +140,21 @@ def summary(tables: Iterable[Table]) -> str:
     return "\n".join(["| " + " | ".join(header) + " |", "|---" * len(header) + "|", *rows]) + "\n"
 
 
-def write_docs(tables: list[Table]) -> None:
-    """Write the page."""
+def write_docs(tables: list[Table], note: str) -> None:
+    """Write the section of this machine, and the page of all; ``note`` is below its name."""
     machine = results.machine()
     place = (
-        f"Measured on {machine['date']}: {machine['cpu']}, {machine['threads']} threads, kernels "
-        f"`{machine['isa']}`.\n"
+        f"## {machine['cpu']}, {machine['threads']} threads, kernels `{machine['isa']}`\n\n"
+        f"Measured on {machine['date']}. {note}".rstrip()
+        + "\n"
     )
-    parts = [HEAD, place, summary(tables), *(table.markdown() for table in tables)]
-    DOCS.write_text("\n".join(parts).rstrip() + "\n")
+    parts = [place, summary(tables), *(table.markdown() for table in tables)]
+    MACHINES.mkdir(exist_ok=True)
+    name = f"{machine['isa']}-{machine['threads']}threads.md"
+    (MACHINES / name).write_text("\n".join(parts).rstrip() + "\n")
+    DOCS.write_text(page())
+
+
+def page() -> str:
+    """Return docs/performance_serving.md from the sections of all machines."""
+    return "\n".join([HEAD, *(path.read_text() for path in sorted(MACHINES.glob("*.md")))])

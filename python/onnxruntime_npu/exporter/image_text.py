@@ -125,7 +125,10 @@ def export_image_text_to_text(
         except ExportError as error:
             if name != VISION_FILE:
                 raise
-            images = GivenFeatures(model, str(error))
+            try:
+                images = GivenFeatures(model, str(error))
+            except NotProven:  # it takes more features than those of tokens
+                raise error from None
     image_token = parts[EMBEDDING_FILE].image_token
     tokens = TokenKinds(model, image_token).tokens
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(image_token)
