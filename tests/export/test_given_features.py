@@ -122,9 +122,9 @@ def test_layers_that_take_more_features_are_refused(tmp_path):
 @pytest.mark.slow
 def test_layers_that_take_more_features_are_refused_when_these_cannot_be_traced(tmp_path):
     model = test_image_patches.tiny_model("qwen3_vl")
-    norm = model.model.visual.merger.norm
-    own = norm.forward
-    norm.forward = lambda x: own(x) if x.sum() > 0 else own(x * 1)
+    embed = model.model.visual.patch_embed
+    own = embed.forward
+    embed.forward = lambda x: own(x) if x.sum() > 0 else own(x * 1)
     with pytest.raises(ExportError, match="a branch, a loop or a number that depends on them"):
         export_image_text_to_text(model, tmp_path / "out")
     assert not (tmp_path / "out").exists()
