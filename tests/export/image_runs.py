@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 from onnxruntime_npu import export_image_text_to_text
+from onnxruntime_npu.exporter.attention_interface import ATTENTION
 from onnxruntime_npu.generation import ImageTextLM
+from transformers import AttentionInterface
 
 from .conftest import Forced, model_kept
 
@@ -32,6 +34,8 @@ def exports_of(tiny_model, tmp_path_factory):
     def get(kind):
         if kind not in made:
             model, place = tiny_model(kind), tmp_path_factory.mktemp(kind)
+            # As in a new process, in which nothing was exported before.
+            AttentionInterface._global_mapping.pop(ATTENTION, None)
             with model_kept(model):
                 made[kind] = (model, place, export_image_text_to_text(model, place))
         return made[kind]

@@ -190,9 +190,10 @@ def _proven(
     image, example = images.example(), text.example()
     if images.obstacle is None:
         replace_modules(model, role_of, lambda _: (images(*image),), of_vision)
-        if images.attends and not fuse_attention(model, lambda _: images(*image), of_vision):
-            of_vision.keep("", "attention", NOT_CALLED)
-        forget_unused_attention(lambda: (images(*image),), of_vision)
+        if images.attends:
+            if not fuse_attention(model, lambda _: images(*image), of_vision):
+                of_vision.keep("", "attention", NOT_CALLED)
+            forget_unused_attention(lambda: (images(*image),), of_vision)
     if not fuse_attention(model, lambda _: text(*example), of_text):
         of_text.keep("", "attention", NOT_CALLED)
     replace_rotary(language, lambda _: text(*example), functions, of_text)
