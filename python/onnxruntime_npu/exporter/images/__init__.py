@@ -7,12 +7,11 @@ the kind.
 
 from __future__ import annotations
 
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 
 import torch
 
+from ...subclasses import subclasses_in
 from ..proof import NotProven, attempt, compare
 from .given import GivenFeatures
 from .part import ImagePart, own_features
@@ -26,9 +25,7 @@ def image_part_of(model: Any) -> ImagePart:
     Where there is none that could be proven, features are given instead, and ``obstacle`` of what
     is returned says why.
     """
-    for module in iter_modules([*import_module(__name__).__path__]):
-        import_module(f"{__name__}.{module.name}")
-    kinds = [each for each in ImagePart.__subclasses__() if each.takes(model)]
+    kinds = [each for each in subclasses_in(__name__, ImagePart) if each.takes(model)]
     try:
         if len(kinds) != 1:
             raise NotProven("expected images of one size, of any size, tiles or patches")

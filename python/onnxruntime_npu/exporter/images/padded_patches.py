@@ -12,20 +12,18 @@ from typing import Any
 
 import torch
 
-from ...generation.images.patch_positions import patch_positions
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart, own_features
-from .patches import MERGE
+from .part import own_features
+from .patch_grid import PatchGridPart, by_rows
 
 _ROWS = 2  # of blocks to trace with
 _PADDING = 3  # patches after the proof's image, which the model has to hide
 
 
-class PaddedPatchPart(ImagePart):
+class PaddedPatchPart(PatchGridPart):
     """The patches of one image to features."""
 
     kind = "padded_patches"
-    input_names = ("pixel_values", "patch_positions")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -33,7 +31,7 @@ class PaddedPatchPart(ImagePart):
         self._tower = owner.vision_tower
         self._projector = owner.multi_modal_projector
         self._side = int(self._tower.embeddings.position_embedding_size)
-        self._values = int(self._tower.embeddings.patch_embedding.in_features)
+        self.patch = (int(self._tower.embeddings.patch_embedding.in_features),)
         self.merge = int(model.config.downsample_factor)
         # More columns than there are learned positions, and with most models fewer rows: positions
         # are between learned ones in one direction, and the mean of several in the other.
@@ -69,38 +67,14 @@ class PaddedPatchPart(ImagePart):
 
     def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
         """Return images of one size as the model takes them: row by row, and padded."""
-        rows, columns = self.grid
-        places = torch.from_numpy(patch_positions(rows, columns, self.merge))
-        order = (places[:, 0] * columns + places[:, 1]).argsort()
-        pixels = torch.stack([each[order] for each, *_ in images])
+        pixels = torch.stack([by_rows(*image) for image in images])
         padded = torch.nn.functional.pad(pixels, (0, 0, 0, _PADDING))
-        shown = (torch.arange(padded.shape[1]) < rows * columns).int()
+        shown = (torch.arange(padded.shape[1]) < pixels.shape[1]).int()
         return {
             "pixel_values": padded,
             "spatial_shapes": torch.tensor([self.grid] * len(images)),
             "pixel_attention_mask": shown.expand(len(images), -1),
         }
-
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        rows, columns = self.grid
-        generator = torch.Generator().manual_seed(3)
-        pixels = torch.randn(rows * columns, self._values, generator=generator)
-        return pixels, torch.from_numpy(patch_positions(rows, columns, self.merge))
-
-    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
-        """Return the shape of inputs and output, with names for dynamic sizes."""
-        with torch.no_grad():
-            features = self(*self.example())
-        return {
-            "pixel_values": ("patches", self._values),
-            "patch_positions": ("patches", 2),
-            "image_features": ("features", features.shape[1]),
-        }
-
-    def metadata(self) -> dict[str, str]:
-        """Return what a runner has to know of the model."""
-        return {**super().metadata(), MERGE: str(self.merge)}
 
 
 def _shares(places: torch.Tensor, side: int) -> torch.Tensor:

@@ -12,24 +12,24 @@ from typing import Any
 
 import torch
 
-from ...generation.images.patch_positions import patch_positions, patch_windows, token_positions
+from ...generation.images.patch_positions import patch_windows, token_positions
+from ...subclasses import subclasses_in
 from ..proof import NotProven
 from .one_length import without_splits
-from .part import ImagePart
+from .patch_grid import PatchGridPart, by_rows
 from .patch_tower import PatchTower
 from .position_proof import check_token_positions
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 
-# Of the file's metadata: patches of an image that become one feature, rows and columns of a window
-# that attention stays within, whether the model takes patches row by row, and how many positions a
-# token has, or 0 where tokens are counted.
-MERGE, WINDOW = "spatial_merge_size", "patches_of_window"
+# Of the file's metadata: rows and columns of a window that attention stays within, whether the
+# model takes patches row by row, and how many positions a token has, or 0 where it is counted.
+WINDOW = "patches_of_window"
 BY_ROWS, AXES = "patches_by_rows", "position_axes"
 GIVEN = "arguments"  # names of what the model takes of images
 
 
-class PatchPart(ImagePart):
+class PatchPart(PatchGridPart):
     """The patches of one image to features, by the model's ``tower``."""
 
     kind = "patches"
@@ -42,6 +42,7 @@ class PatchPart(ImagePart):
         self.tower = kinds[0](model)
         self._functions = without_splits()
         self.merge, self.stacked = self.tower.merge, self.tower.stacked
+        self.patch = self.tower.patch
         # More than a window, and no whole number of them.
         least = (self.tower.window or 0) // self.merge
         self.grid = tuple((least + blocks) * self.merge for blocks in _BLOCKS)
@@ -63,7 +64,7 @@ class PatchPart(ImagePart):
     @property
     def input_names(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the graph inputs, in order."""
-        names = ("pixel_values", "patch_positions")
+        names = PatchGridPart.input_names
         return names if self.tower.window is None else (*names, "patch_windows")
 
     @staticmethod
@@ -76,7 +77,6 @@ class PatchPart(ImagePart):
         window = {} if self.tower.window is None else {WINDOW: str(self.tower.window)}
         return {
             **super().metadata(),
-            MERGE: str(self.merge),
             BY_ROWS: str(int(self.tower.by_rows)),
             AXES: str(self.axes[0] if self.axes else 0),
             GIVEN: " ".join(self.as_given([self.example()])),
@@ -95,17 +95,12 @@ class PatchPart(ImagePart):
 
     def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
         """Return images as the model takes them."""
-        sizes, pixels = [], []
-        for patches, places, *_ in images:
-            rows, columns = (places.amax(0) + 1).tolist()
-            sizes.append([1, rows, columns])
-            by_rows = (places[:, 0] * columns + places[:, 1]).argsort()
-            pixels.append(patches[by_rows] if self.tower.by_rows else patches)
-        return {"pixel_values": torch.cat(pixels), **self.tower.given(torch.tensor(sizes))}
-
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        return self._image_of(*self.grid)
+        sizes = torch.tensor([[1, *(places.amax(0) + 1).tolist()] for _, places, *_ in images])
+        pixels = [
+            by_rows(patches, places) if self.tower.by_rows else patches
+            for patches, places, *_ in images
+        ]
+        return {"pixel_values": torch.cat(pixels), **self.tower.given(sizes)}
 
     def examples(self) -> list[tuple[torch.Tensor, ...]]:
         """Return images to prove features of: also narrow ones, longer than learned positions."""
@@ -114,27 +109,19 @@ class PatchPart(ImagePart):
         return [self._image_of(*size) for size in sizes]
 
     def _image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
-        generator = torch.Generator().manual_seed(3)
-        pixels = torch.randn(rows * columns, *self.tower.patch, generator=generator)
-        places = patch_positions(rows, columns, self.merge)
-        size = self.tower.window
-        given = [places] if size is None else [places, patch_windows(places, size)]
-        return pixels, *map(torch.from_numpy, given)
+        pixels, places = super()._image_of(rows, columns)
+        if self.tower.window is None:
+            return pixels, places
+        return pixels, places, torch.from_numpy(patch_windows(places.numpy(), self.tower.window))
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of inputs and output, with names for dynamic sizes."""
-        with torch.no_grad():
-            features = self(*self.example())
-        shapes: dict[str, tuple[str | int, ...]] = {
-            "pixel_values": ("patches", *self.tower.patch),
-            "patch_positions": ("patches", 2),
-            "image_features": ("features", features.shape[1]),
-        }
+        windows: dict[str, tuple[str | int, ...]] = {}
         if self.tower.window is not None:
-            shapes["patch_windows"] = ("windows", self.tower.window**2)
-        return shapes
+            windows["patch_windows"] = ("windows", self.tower.window**2)
+        return {**super().dimensions(), **windows}
 
 
 def _towers_of(model: Any) -> list[type[PatchTower]]:
     """Return the kinds of vision in this folder that a model has."""
-    return [each for each in PatchTower.__subclasses__() if each.takes(model)]
+    return [each for each in subclasses_in(__package__, PatchTower) if each.takes(model)]

@@ -13,21 +13,19 @@ from typing import Any
 
 import torch
 
-from ...generation.images.patch_positions import patch_positions
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart, own_features
-from .patches import MERGE
+from .part import own_features
+from .patch_grid import PatchGridPart, by_rows
 
 PLACES = "positions_of_patches"  # of the file's metadata: an image has at most as many rows
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 _MASK = "create_bidirectional_mask"  # a function of the tower: hides padding
 
 
-class PlacedPatchPart(ImagePart):
+class PlacedPatchPart(PatchGridPart):
     """The patches of one image to features."""
 
     kind = "placed_patches"
-    input_names = ("pixel_values", "patch_positions")
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -38,11 +36,11 @@ class PlacedPatchPart(ImagePart):
         self.attends = self._tower is not None
         if self._tower is None:
             self.merge = 1
-            self._values = int(self._embed.patch_dense.in_features)
+            self.patch = (int(self._embed.patch_dense.in_features),)
             self.places = int(self._embed.pos_embedding.shape[0])
         else:
             self.merge = int(self._tower.config.pooling_kernel_size)
-            self._values = int(self._tower.patch_embedder.input_proj.in_features)
+            self.patch = (int(self._tower.patch_embedder.input_proj.in_features),)
             self.places = int(self._tower.patch_embedder.position_embedding_size)
             module = sys.modules[type(self._tower).__module__]
             self._functions.add(module, _MASK, lambda **_: None)  # of one image, nothing is hidden
@@ -83,34 +81,14 @@ class PlacedPatchPart(ImagePart):
 
     def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
         """Return images of one size as the model takes them: row by row, and padded by a block."""
-        rows, columns = self.grid
-        places = torch.from_numpy(patch_positions(rows, columns, self.merge))
-        order = (places[:, 0] * columns + places[:, 1]).argsort()
         padding = (0, 0, 0, self.merge**2)
-        pixels = torch.stack([each[order] for each, *_ in images])
-        found = places[order].flip(1).expand(len(images), -1, -1)
+        pixels = torch.stack([by_rows(*image) for image in images])
+        found = torch.stack([by_rows(places, places).flip(1) for _, places in images])
         return {
             "pixel_values": torch.nn.functional.pad(pixels, padding),
             "image_position_ids": torch.nn.functional.pad(found, padding, value=-1),
         }
 
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        rows, columns = self.grid
-        generator = torch.Generator().manual_seed(3)
-        pixels = torch.rand(rows * columns, self._values, generator=generator)
-        return pixels, torch.from_numpy(patch_positions(rows, columns, self.merge))
-
-    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
-        """Return the shape of inputs and output, with names for dynamic sizes."""
-        with torch.no_grad():
-            features = self(*self.example())
-        return {
-            "pixel_values": ("patches", self._values),
-            "patch_positions": ("patches", 2),
-            "image_features": ("features", features.shape[1]),
-        }
-
     def metadata(self) -> dict[str, str]:
         """Return what a runner has to know of the model."""
-        return {**super().metadata(), MERGE: str(self.merge), PLACES: str(self.places)}
+        return {**super().metadata(), PLACES: str(self.places)}

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib import import_module
-from pkgutil import iter_modules
 from typing import Any
 from unittest import mock
 
@@ -21,6 +19,7 @@ from transformers.quantizers import auto
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from ...subclasses import subclasses_in
 from ..quiet_transformers import quiet_transformers
 from ..roles.linear import sizes_of
 from .file_names import FileNames
@@ -31,9 +30,7 @@ from .stored_linear import StoredLinear
 
 def formats() -> dict[str, type[Format]]:
     """Return the formats of this folder's files by their ``quant_method``."""
-    for module in iter_modules([*import_module(__package__).__path__]):
-        import_module(f"{__package__}.{module.name}")
-    return {each.method: each for each in Format.__subclasses__()}
+    return {each.method: each for each in subclasses_in(__package__, Format)}
 
 
 @contextlib.contextmanager

@@ -6,12 +6,11 @@ The kinds are those of ``exporter/images``; the metadata of an exported model na
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from pkgutil import iter_modules
 
 import onnxruntime as ort
 
 from ...errors import ArgumentError
+from ...subclasses import subclasses_in
 from .features import Images
 
 __all__ = ["Images", "images_of"]
@@ -22,9 +21,7 @@ def images_of(metadata: Mapping[str, str], vision: ort.InferenceSession | None) 
 
     metadata: of the file that takes features; vision: of the one that makes them, if there is one.
     """
-    for module in iter_modules([*import_module(__name__).__path__]):
-        import_module(f"{__name__}.{module.name}")
-    kinds = {each.kind: each for each in Images.__subclasses__()}
+    kinds = {each.kind: each for each in subclasses_in(__name__, Images)}
     name = metadata.get("images")
     if name not in kinds:
         raise ArgumentError(

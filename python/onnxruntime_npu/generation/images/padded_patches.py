@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnxruntime as ort
 
 from ...errors import ArgumentError
-from .features import Images, Prompt, checked_floats, checked_integers
-from .patch_positions import patch_positions
+from .features import Prompt, checked_floats, checked_integers
+from .patch_images import PatchImages
 
 
-class PaddedPatches(Images):
+class PaddedPatches(PatchImages):
     """pixel_values [images, patches, values] float32 and spatial_shapes [images, 2].
 
     The latter are the rows and columns of patches of each image, which are its first ones, row by
@@ -22,24 +21,11 @@ class PaddedPatches(Images):
     kind = "padded_patches"
     names = ("pixel_values", "spatial_shapes", "pixel_attention_mask")
 
-    def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
-        super().__init__(metadata, vision)
-        self._values = self._shape("pixel_values")[1]
-        self._merge = int(metadata["spatial_merge_size"])  # patches to a token, in a direction
-
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image."""
-        pixels = checked_floats(given, "pixel_values", ["images", "patches", self._values])
-        found = []
-        for image, (rows, columns) in zip(pixels, self._sizes(pixels, given), strict=True):
-            places = patch_positions(rows, columns, self._merge)
-            patches = image[places[:, 0] * columns + places[:, 1]]
-            found.append(
-                self._run(
-                    pixel_values=np.ascontiguousarray(patches, np.float32), patch_positions=places
-                )
-            )
-        return found
+        pixels = checked_floats(given, "pixel_values", ["images", "patches", *self._patch])
+        sizes = self._sizes(pixels, given)
+        return [self._of_image(image, *size) for image, size in zip(pixels, sizes, strict=True)]
 
     def _sizes(self, pixels: np.ndarray, given: Mapping[str, np.ndarray]) -> list[tuple[int, int]]:
         """Return the rows and columns of each image; ArgumentError for impossible ones."""

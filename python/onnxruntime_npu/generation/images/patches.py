@@ -8,11 +8,12 @@ import numpy as np
 import onnxruntime as ort
 
 from ...errors import ArgumentError
-from .features import Images, Prompt, checked_floats, checked_integers
-from .patch_positions import check_grids, patch_positions, patch_windows, token_positions
+from .features import Prompt, checked_floats, checked_integers
+from .patch_images import PatchImages
+from .patch_positions import check_grids, token_positions
 
 
-class Patches(Images):
+class Patches(PatchImages):
     """pixel_values [patches, ..] float32 of all images, and image_grid_thw [images, 3].
 
     The latter is 1 and the rows and columns of patches of each image. A patch is [values] or
@@ -25,11 +26,6 @@ class Patches(Images):
     def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
         super().__init__(metadata, vision)
         self.names = tuple(metadata["arguments"].split())
-        self._patch = self._shape("pixel_values")[1:]
-        self._merge = int(metadata["spatial_merge_size"])  # patches to a token, in a direction
-        window = metadata.get("patches_of_window")
-        self._window = None if window is None else int(window)  # rows and columns of one
-        self._by_rows = metadata["patches_by_rows"] == "1"  # as given; else by blocks, as vision is
         self._in_grids = metadata["position_axes"] != "0"  # tokens; else they are counted
 
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
@@ -42,17 +38,8 @@ class Patches(Images):
         found = []
         start = 0
         for (_, rows, columns), size in zip(grids.tolist(), sizes, strict=True):
-            image, start = patches[start : start + size], start + size
-            places = patch_positions(rows, columns, self._merge)
-            if self._by_rows:
-                image = image[places[:, 0] * columns + places[:, 1]]
-            inputs = {
-                "pixel_values": np.ascontiguousarray(image, np.float32),
-                "patch_positions": places,
-            }
-            if self._window is not None:
-                inputs["patch_windows"] = patch_windows(places, self._window)
-            found.append(self._run(**inputs))
+            found.append(self._of_image(patches[start : start + size], rows, columns))
+            start += size
         return found
 
     def positions(

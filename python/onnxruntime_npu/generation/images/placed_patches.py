@@ -8,11 +8,12 @@ import numpy as np
 import onnxruntime as ort
 
 from ...errors import ArgumentError
-from .features import Images, Prompt, checked_floats
+from .features import Prompt, checked_floats
+from .patch_images import PatchImages
 from .patch_positions import patch_positions
 
 
-class PlacedPatches(Images):
+class PlacedPatches(PatchImages):
     """pixel_values [images, patches, values] float32 and image_position_ids [images, patches, 2].
 
     The latter are the column and the row of each patch, row by row, and -1 for padding after them.
@@ -23,13 +24,11 @@ class PlacedPatches(Images):
 
     def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
         super().__init__(metadata, vision)
-        self._values = self._shape("pixel_values")[1]
-        self._merge = int(metadata["spatial_merge_size"])  # patches to a token, in a direction
         self._places = int(metadata["positions_of_patches"])
 
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image."""
-        pixels = checked_floats(given, "pixel_values", ["images", "patches", self._values])
+        pixels = checked_floats(given, "pixel_values", ["images", "patches", *self._patch])
         positions = np.asarray(given.get("image_position_ids", np.zeros((0, 0, 2), np.int64)))
         expected = [*pixels.shape[:2], 2]
         if positions.dtype.kind not in "iu" or list(positions.shape) != expected:
@@ -38,16 +37,7 @@ class PlacedPatches(Images):
                 f"{list(pixels.shape)}, got {positions.dtype} {list(positions.shape)}"
             )
         sizes = [self._size(each) for each in positions.astype(np.int64)]
-        found = []
-        for image, (rows, columns) in zip(pixels, sizes, strict=True):
-            places = patch_positions(rows, columns, self._merge)
-            patches = image[places[:, 0] * columns + places[:, 1]]
-            found.append(
-                self._run(
-                    pixel_values=np.ascontiguousarray(patches, np.float32), patch_positions=places
-                )
-            )
-        return found
+        return [self._of_image(image, *size) for image, size in zip(pixels, sizes, strict=True)]
 
     def _size(self, positions: np.ndarray) -> tuple[int, int]:
         """Return the rows and columns of an image; ArgumentError if its patches are no grid."""
