@@ -10,8 +10,8 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
 from . import test_image_patches, test_image_text
-from .conftest import Forced, model_kept
-from .image_runs import FORCED, IMAGE_TOKEN, PROVIDERS, arrays, expected_logits, forced_logits
+from .conftest import model_kept
+from .image_runs import IMAGE_TOKEN, PROVIDERS, arrays, expected_logits, forced_logits
 
 
 def without_own_features(model):
@@ -78,15 +78,8 @@ def test_positions_of_grids_are_given_beside_features(tmp_path):
     expected = test_image_patches.expected_logits(model, inputs)
     lm = ImageTextLM(tmp_path, providers=PROVIDERS[1:])
     lm.stop_tokens = frozenset()
-    sampler = Forced([FORCED])
-    lm.generate_from(
-        inputs["input_ids"].numpy(),
-        image_features=features,
-        position_ids=positions.numpy(),
-        max_new_tokens=len(FORCED),
-        sampler=sampler,
-    )
-    actual = np.stack(sampler.logits, 1)
+    tokens = {name: inputs[name] for name in ("input_ids", "attention_mask")}
+    actual = forced_logits(lm, tokens, image_features=features, position_ids=positions.numpy())
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
     for wrong, message in (
         (positions.numpy()[:2], r"position_ids as integers \[3, 1, 8\], got int64 \[2, 1, 8\]"),

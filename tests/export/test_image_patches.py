@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -257,11 +258,13 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
 
 def test_kinds_of_tokens_that_are_not_known_are_refused():
     class Model:
+        config = SimpleNamespace(image_token_id=IMAGE_TOKEN)
+
         def forward(self, input_ids, other_token_type_ids):
             """Take kinds of tokens by another name."""
 
     with pytest.raises(NotProven, match=r"expected kinds .*, got other_token_type_ids"):
-        TokenKinds(Model(), IMAGE_TOKEN)
+        TokenKinds(Model())
 
 
 def test_features_are_not_exported_where_the_next_token_is_elsewhere(monkeypatch):

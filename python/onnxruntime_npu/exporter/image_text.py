@@ -32,7 +32,7 @@ from .replaced_functions import ReplacedFunctions
 from .roles.role import Role
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
-from .token_kinds import TokenKinds, choose_experts_in_graph
+from .token_kinds import choose_experts_in_graph
 from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
 
@@ -112,11 +112,11 @@ def export_image_text_to_text(
     torch_library.register()
     try:
         images = image_part_of(model)
-        parts, findings, used = attempt(_proven, model, images)
+        parts, findings, used = attempt(_proven, model, images, quant != NONE)
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
-    if quant != NONE:
+    if used is not None:
         quantize_parts(model, quant, [used])
     models = {}
     for name, part in parts.items():
@@ -129,10 +129,9 @@ def export_image_text_to_text(
                 images = GivenFeatures(model, str(error))
             except NotProven:  # it takes more features than those of tokens
                 raise error from None
-    image_token = parts[EMBEDDING_FILE].image_token
-    tokens = TokenKinds(model, image_token).tokens
-    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(image_token)
-    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, tokens))
+    kinds = parts[EMBEDDING_FILE].kinds
+    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(kinds.image_token)
+    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, kinds.tokens))
     models[EMBEDDING_FILE].metadata_props.update(images.metadata())
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
@@ -163,11 +162,11 @@ def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 
 
 def _proven(
-    model: Any, images: ImagePart
-) -> tuple[dict[str, Any], dict[str, Findings], UsedLinears]:
+    model: Any, images: ImagePart, quantised: bool
+) -> tuple[dict[str, Any], dict[str, Findings], UsedLinears | None]:
     """Fuse attention and replace modules of all parts; prove the logits of the whole.
 
-    Returns also the linear layers of the text, before any was replaced.
+    Returns also the linear layers of the text, before any was replaced, if they are ``quantised``.
     """
     from .state_layers import report_convolutions
 
@@ -178,13 +177,15 @@ def _proven(
     functions = ReplacedFunctions()
     choose_experts_in_graph(model, functions)
     of_vision, of_text = Findings(), Findings()
-    used = used_linears(model, lambda _: (text_logits(model),), of_text)
+    used = None
+    if quantised:
+        used = used_linears(model, lambda _: (text_logits(model),), of_text)
     follow_lengths(model, of_text)
     # Before recurrences, whose operators have no derivatives by which modules are found.
     with functions.replaced():  # experts of images, too
         replace_decoder_modules(model, _role_of_text, of_text)
     recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
-    text = TextPart(model, functions, recurrences, images, embedding.tokens)
+    text = TextPart(model, functions, recurrences, images, embedding)
     report_convolutions(model, run_with_cache, of_text)
     probe.check(images, embedding, text)
     image, example = images.example(), text.example()

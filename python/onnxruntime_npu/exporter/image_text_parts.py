@@ -18,7 +18,7 @@ from .caches.interface import BATCH, NEW, PAST
 from .caches.step import State
 from .images import ImagePart
 from .model_cache import cached_by, keys_and_values, state_tensors
-from .proof import NotProven, compare
+from .proof import compare
 from .recurrences import Recurrences
 from .replaced_functions import ReplacedFunctions
 from .token_embedding import TokenEmbedding, per_layer_inputs
@@ -47,7 +47,8 @@ class EmbeddingPart(nn.Module):
         """
         super().__init__()
         self.tokens = TokenEmbedding(model)
-        self.image_token = _image_token(model.config)
+        self.kinds = TokenKinds(model)
+        self.image_token = self.kinds.image_token
         self.featured = self.tokens.size * (1 + stacked)
         self.size = self.featured + self.tokens.of_layers
         self._indicators = [*getattr(model.base_model, "visual_indicator_token_ids", ())]
@@ -98,21 +99,21 @@ class TextPart(nn.Module):
         functions: ReplacedFunctions,
         recurrences: Recurrences,
         images: ImagePart,
-        tokens: TokenEmbedding,
+        embedding: EmbeddingPart,
     ) -> None:
         """Take what is replaced, and what makes features of images and embeddings of tokens."""
         super().__init__()
         self.model = model
         self.functions = functions
         self._recurrences = recurrences
-        self.embedded, self._of_layers = tokens.size, tokens.of_layers
-        self.size = self.embedded * (1 + images.stacked) + self._of_layers
+        self.embedded, self._of_layers = embedding.tokens.size, embedding.tokens.of_layers
+        self.size = embedding.size
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
         if images.stacked:
             functions.add(
                 model.get_decoder(), _ADD_STACKED, lambda hidden, _, added: hidden + added
             )
-        self._token_kinds = TokenKinds(model, _image_token(model.config))
+        self._token_kinds = embedding.kinds
         self.kinds = [KINDS] if self._token_kinds.taken else []
         self.axes = images.axes
         with functions.replaced():
@@ -264,8 +265,8 @@ class ImageTextProbe:
         self._image = images.example()
         self._features = images(*self._image)
         vocabulary = model.get_input_embeddings().weight.shape[0]
-        token = _image_token(model.config)
-        self._kinds = TokenKinds(model, token)
+        self._kinds = embedding.kinds
+        token = embedding.image_token
 
         def text(count: int) -> torch.Tensor:
             ids = torch.randint(0, vocabulary - 1, (count,), generator=generator)
@@ -278,7 +279,7 @@ class ImageTextProbe:
         if others := self._kinds.tokens[1:]:  # in the places around an image
             self._rows[0][_BEFORE - 1], self._rows[0][-1] = others[0], others[1]
         self._expected = []
-        self._given = {} if images.obstacle else images.as_given([self._image])
+        self._given = images.as_given([self._image])
         for row, image in zip(self._rows, (self._given, {}), strict=True):
             told = self._kinds.told(row[None])
             tokens = {"input_ids": row[None]}
@@ -316,11 +317,3 @@ class ImageTextProbe:
         for row, expected in enumerate(self._expected):
             actual = torch.cat(collected, 1)[row]
             compare(expected.float(), actual, f"logits of the whole model, row {row}")
-
-
-def _image_token(config: Any) -> int:
-    """Return the token in whose places features are put."""
-    for name in ("image_token_id", "image_token_index"):
-        if isinstance(token := getattr(config, name, None), int):
-            return token
-    raise NotProven("expected image_token_id in the configuration")

@@ -7,7 +7,6 @@ ones.
 from __future__ import annotations
 
 import functools
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -45,9 +44,7 @@ def _check(
 ) -> None:
     """Compare the embeddings of a row of tokens."""
     ids = torch.tensor([tokens])
-    kinds = (ids == embedding.image_token).long() * bool(image)
-    taken = inspect.signature(model.forward).parameters
-    told = {name: kinds for name in ("token_type_ids", "mm_token_type_ids") if name in taken}
+    told = {name: kinds * bool(image) for name, kinds in embedding.kinds.told(ids).items()}
     run = functools.partial(model, input_ids=ids, use_cache=False, **told, **image)
     try:
         calls = observed_calls(run, model.get_decoder(), "forward")

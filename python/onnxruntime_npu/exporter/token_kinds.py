@@ -25,23 +25,24 @@ class TokenKinds:
     """The kinds of tokens that a model takes, if it takes any.
 
     Attributes:
+        image_token: that in whose places features are put.
         tokens: those that are none of text; the first is that of features.
         joined: whether tokens of an image see each other in both directions.
     """
 
-    def __init__(self, model: Any, image_token: int) -> None:
+    def __init__(self, model: Any) -> None:
+        self.image_token = _image_token(model.config)
         taken = inspect.signature(model.forward).parameters
         known = (KINDS, _OF_EXPERTS, _OF_POSITIONS)
         if others := [n for n in taken if n.endswith(KINDS) and n not in known]:
             raise NotProven(f"expected kinds of tokens as one of {known}, got {', '.join(others)}")
-        self._image_token = image_token
         self._told = [name for name in known if name in taken]
         # Gemma 4 takes for its masks what other models take for positions only.
         seen = getattr(model.config.get_text_config(), "use_bidirectional_attention", None)
         self._of_masks = KINDS if KINDS in taken else _OF_POSITIONS
         self.joined = KINDS in taken or (_OF_POSITIONS in taken and seen == "vision")
         self._of_experts = _OF_EXPERTS in taken
-        self.tokens = [image_token]
+        self.tokens = [self.image_token]
         if self._of_experts:
             names = [*(f"{place}_token_id" for place in _AROUND), "video_token_id"]
             self.tokens += [int(getattr(model.config, name)) for name in names]
@@ -57,12 +58,19 @@ class TokenKinds:
 
     def told(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return what a processor says of the tokens [B, S] of a prompt."""
-        of_images = (ids == self._image_token).long()
+        of_images = (ids == self.image_token).long()
         return {name: self.of(ids) if name == _OF_EXPERTS else of_images for name in self._told}
 
     def options(self, kinds: torch.Tensor, new: int) -> dict[str, torch.Tensor]:
         """Return what the model takes of kinds [B, T] of all tokens, of which some are new."""
         return {self._of_masks: kinds} if self.joined else {_OF_EXPERTS: kinds[:, -new:]}
+
+
+def _image_token(config: Any) -> int:
+    for name in ("image_token_id", "image_token_index"):
+        if isinstance(token := getattr(config, name, None), int):
+            return token
+    raise NotProven("expected image_token_id in the configuration")
 
 
 def choose_experts_in_graph(model: Any, functions: ReplacedFunctions) -> None:
