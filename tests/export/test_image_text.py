@@ -36,25 +36,17 @@ MODELS = {
         {"vision_feature_layer": -1, "vision_feature_select_strategy": "full"},
     ),
 }
-# Settings of the vision, of the text, and of the whole, beside VISION and TEXT.
-OTHERS = {
-    "idefics3": ({"patch_size": 4}, {}, {}),
-    "internvl": ({"patch_size": 4}, {}, {}),
-    "smolvlm": ({"patch_size": 4}, {}, {}),
-}
 
 
 def tiny_model(kind):
     """Return a random model whose activations are large enough for mistakes to show."""
     torch.manual_seed(5)
-    if kind in OTHERS:
-        vision, text, settings = OTHERS[kind]
+    if kind in ("idefics3", "internvl", "smolvlm"):
         config = transformers.AutoConfig.for_model(
             kind,
-            vision_config={**VISION, **vision},
-            text_config={**TEXT, **text},
+            vision_config={**VISION, "patch_size": 4},
+            text_config={**TEXT},
             image_token_id=IMAGE_TOKEN,
-            **settings,
         )
         return enlarge(transformers.AutoModelForImageTextToText.from_config(config).eval())
     if kind == "gemma3":
