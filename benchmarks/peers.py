@@ -14,6 +14,7 @@ import sys
 import venv
 from collections.abc import Iterable
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 # torch is requested separately and pinned: an unpinned request may install gigabytes of GPU
@@ -32,6 +33,8 @@ PEERS = {
     "openvino": ["openvino==2026.4.1"],
     "llama.cpp": ["llama-cpp-python==0.3.36"],
 }
+# llama.cpp 0.3.36 ends in an invalid tilezero where it multiplies integers by tiles.
+FLAGS = {"CFLAGS": "-mno-amx-int8", "CXXFLAGS": "-mno-amx-int8"} if machine() == "x86_64" else {}
 # Of `services.py`: no peers of single requests, and no part of the key of converted files.
 MORE = {"openvino-genai": ["openvino==2026.4.1", "openvino-genai==2026.4.1.0"]}
 
@@ -78,7 +81,7 @@ class Peers:
                 *(self.python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
                 *requirements,
             ],
-            env={**os.environ, **jobs, "PYTHONPATH": ""},
+            env={**os.environ, **jobs, **FLAGS, "PYTHONPATH": ""},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
