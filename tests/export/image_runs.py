@@ -121,8 +121,13 @@ def check_runs(
         result = lm.generate_from(ids, **given, max_new_tokens=7)
         assert result.tokens == generated[:, ids.shape[1] :].tolist()
         assert result.prompt_tokens == int(given["attention_mask"].sum())
-    alone = inputs["input_ids"][-1:, -int(inputs["attention_mask"][-1].sum()) :]
+    count = int(inputs["attention_mask"][-1].sum())
+    alone = {
+        name: inputs[name][-1:, -count:]
+        for name in ("input_ids", "token_type_ids")
+        if name in inputs
+    }
     with torch.no_grad():
-        generated = model.generate(alone, max_new_tokens=7, do_sample=False, eos_token_id=None)
-    result = lm.generate_from(alone.numpy(), max_new_tokens=7)
-    assert result.tokens == generated[:, alone.shape[1] :].tolist()
+        generated = model.generate(**alone, max_new_tokens=7, do_sample=False, eos_token_id=None)
+    result = lm.generate_from(alone["input_ids"].numpy(), max_new_tokens=7)
+    assert result.tokens == generated[:, count:].tolist()

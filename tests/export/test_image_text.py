@@ -49,6 +49,14 @@ def tiny_model(kind):
             image_token_id=IMAGE_TOKEN,
         )
         return enlarge(transformers.AutoModelForImageTextToText.from_config(config).eval())
+    if kind == "paligemma":
+        config = transformers.PaliGemmaConfig(
+            vision_config={**VISION, "model_type": "siglip_vision_model", "vision_use_head": False},
+            text_config={**TEXT, "model_type": "gemma", "head_dim": 16},
+            image_token_id=IMAGE_TOKEN,
+            projection_dim=64,
+        )
+        return enlarge(transformers.PaliGemmaForConditionalGeneration(config).eval())
     if kind == "gemma3":
         config = transformers.Gemma3Config(
             text_config={
@@ -85,9 +93,12 @@ def inputs_of(model, tokens_per_image):
     if model.config.model_type in ("smolvlm", "idefics3"):
         pixels = torch.cat([pixels, torch.zeros(3, 3, 16, 16)]).unflatten(0, (3, 2))
     ids = torch.tensor([[0] * (longest - len(row)) + row for row in rows])
-    kinds = {"token_type_ids": (ids == IMAGE_TOKEN).long()}
+    kinds = {
+        "gemma3": {"token_type_ids": (ids == IMAGE_TOKEN).long()},
+        "paligemma": {"token_type_ids": torch.zeros_like(ids)},  # all of a prompt
+    }
     return {
-        **(kinds if model.config.model_type == "gemma3" else {}),
+        **kinds.get(model.config.model_type, {}),
         "input_ids": ids,
         "attention_mask": torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in rows]),
         "pixel_values": pixels,
@@ -107,6 +118,7 @@ def exported(tmp_path_factory):
         pytest.param("siglip", marks=pytest.mark.exhaustive),
         pytest.param("smolvlm", marks=pytest.mark.slow),
         pytest.param("gemma3", marks=pytest.mark.slow),
+        pytest.param("paligemma", marks=pytest.mark.slow),
         pytest.param("internvl", marks=pytest.mark.slow),
         pytest.param("idefics3", marks=pytest.mark.slow),
     ],
@@ -117,12 +129,14 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     emitted = emitted_by(report)
     read = 1 if kind == "clip" else 2  # layers of the vision tower that are
     assert emitted[0]["npu_fusion_attention"] == read and emitted[1] == {}
-    own = {"npu_swiglu": 2, "npu_rms_norm": 1}
-    if kind == "gemma3":
-        own = {"npu_geglu": 2, "npu_rms_norm": 9}  # of queries, keys and what is added, too
+    own = {"npu_swiglu": 2, "npu_rms_norm": 1, "npu_fused_infer_attention_score": 2}
+    if kind == "gemma3":  # norms of queries, keys and what is added, too
+        own |= {"npu_rms_norm": 9, "npu_geglu": 2}
+        del own["npu_swiglu"]
+    if kind == "paligemma":  # a mask that is not causal
+        own = {"npu_geglu": 2, "npu_rms_norm": 1, "npu_fusion_attention": 2}
     assert emitted[2] == {
         "npu_add_rms_norm": 4,
-        "npu_fused_infer_attention_score": 2,
         "npu_rotary_mul": 4,
         **own,
     }

@@ -36,8 +36,9 @@ from .token_kinds import choose_experts_in_graph
 from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
 
-# Of the file's metadata: the token in whose places features are put, and all that are not text.
-IMAGE_TOKEN, TOKENS = "image_token_id", "image_token_ids"
+# Of the file's metadata: the token in whose places features are put, those of a prompt that are of
+# kind 1, and the kind of generated ones.
+IMAGE_TOKEN, TOKENS, GENERATED = "image_token_id", "image_token_ids", "generated_kind"
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -64,8 +65,8 @@ def export_image_text_to_text(
     feature_weights [F, N] float32, to image_features [F, H] float32. Embedding: input_ids [B, S]
     int64 and image_features [F, H] of all images, in the order of their tokens, to inputs_embeds
     [B, S, H] float32; F may be 0. Text: inputs_embeds, attention_mask [B, T] and position_ids
-    [B, S] int64, token_type_ids [B, T] int64 where tokens of an image see each other in both
-    directions or have experts of their own, and past_key_values.N.key and .value
+    [B, S] int64, token_type_ids [B, T] int64 where tokens of an image or of a prompt see each other
+    in both directions or have experts of their own, and past_key_values.N.key and .value
     [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
     .value [B, heads, T, D]. Layers that keep states instead, as in Qwen3.5, have
     past_key_values.N.conv_state and .recurrent_state [B, ..] and the same of present. Where the
@@ -131,7 +132,8 @@ def export_image_text_to_text(
                 raise error from None
     kinds = parts[EMBEDDING_FILE].kinds
     models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(kinds.image_token)
-    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, kinds.tokens))
+    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, kinds.of_prompts))
+    models[EMBEDDING_FILE].metadata_props[GENERATED] = str(kinds.generated)
     models[EMBEDDING_FILE].metadata_props.update(images.metadata())
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))

@@ -144,7 +144,7 @@ class TextPart(nn.Module):
 
         ``inputs``: inputs_embeds [B, S, H] in float32, attention_mask [B, T], position_ids [B, S],
         or [3, B, S] of a model that takes patches, token_type_ids [B, T] if the model tells tokens
-        apart, 0 for those of text, past keys and values [B, N, T - S, D] of every layer that
+        apart, past keys and values [B, N, T - S, D] of every layer that
         attends, and states [B, ..].
         """
         embeds, mask, positions, *others = inputs
@@ -182,6 +182,8 @@ class TextPart(nn.Module):
             growing_cache(self.model, self._cached, past, states, self._recurrences, mask) as cache,
             _given_features(self.model.get_decoder(), stacked),
         ):
+            # Kinds say which tokens are of the prompt, of this step and of earlier ones.
+            cache.begins = self._token_kinds.generated > 0
             logits = self.model(
                 inputs_embeds=embeds,
                 attention_mask=mask,
@@ -281,7 +283,7 @@ class ImageTextProbe:
         self._expected = []
         self._given = images.as_given([self._image])
         for row, image in zip(self._rows, (self._given, {}), strict=True):
-            told = self._kinds.told(row[None])
+            told = self._kinds.told(row[None], _DECODED)
             tokens = {"input_ids": row[None]}
             if images.obstacle:
                 embedded = embedding(row[None], self._features).to(model.dtype)
@@ -310,7 +312,8 @@ class ImageTextProbe:
             shown = used + int((ids[:, step] == embedding.image_token).sum())
             embeds = embedding(ids[:, step], features[used:shown])
             used = shown
-            kinds = [self._kinds.of(ids[:, :end]) for _ in text.kinds]
+            generated = end - longest + _DECODED
+            kinds = [self._kinds.of(ids[:, :end], generated) for _ in text.kinds]
             logits, *past = text(embeds, mask[:, :end], positions[..., step], *kinds, *past)
             collected.append(logits)
             start = end

@@ -282,9 +282,18 @@ def _cache_class() -> type:
     from transformers.cache_utils import Cache
 
     class ReadCache(Cache):
-        """Knows which recurrent state was read last: that of the layer that runs."""
+        """Knows which recurrent state was read last: that of the layer that runs.
+
+        ``begins``: the model takes it for that of a prompt's beginning, which may have other masks.
+        """
 
         recurrent: torch.Tensor | None = None
+        begins = False
+
+        @property
+        def is_initialized(self) -> bool:
+            """Whether it has tokens."""
+            return not self.begins and super().is_initialized
 
         def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
             """Return a state, or None before the first token."""

@@ -1,7 +1,8 @@
 """Which tokens a model of images and text tells apart from text, and what it computes with them.
 
-In Gemma 3 and 4, tokens of an image see each other in both directions. In ERNIE 4.5 VL, tokens of
-images, and those at their start and end, have experts of their own.
+In Gemma 3 and 4, tokens of an image see each other in both directions, in PaliGemma all those of a
+prompt. In ERNIE 4.5 VL, tokens of images, and those at their start and end, have experts of their
+own.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import torch
 from .proof import NotProven
 from .replaced_functions import ReplacedFunctions
 
-KINDS = "token_type_ids"  # of a text's input: 0 for text
+# Of a text's input: 0 for text, or, where all tokens of a prompt see each other, for these.
+KINDS = "token_type_ids"
 _OF_EXPERTS = "moe_mm_token_type_ids"
 _OF_POSITIONS = "mm_token_type_ids"
 _AROUND = [f"{name}_{place}" for name in ("image", "video") for place in ("start", "end")]
@@ -28,6 +30,7 @@ class TokenKinds:
         image_token: that in whose places features are put.
         tokens: those that are none of text; the first is that of features.
         joined: whether tokens of an image see each other in both directions.
+        generated: the kind of generated tokens; 1 if all tokens of a prompt see each other.
     """
 
     def __init__(self, model: Any) -> None:
@@ -42,6 +45,7 @@ class TokenKinds:
         self._of_masks = KINDS if KINDS in taken else _OF_POSITIONS
         self.joined = KINDS in taken or (_OF_POSITIONS in taken and seen == "vision")
         self._of_experts = _OF_EXPERTS in taken
+        self.generated = _kind_of_next(model) if KINDS in taken else 0
         self.tokens = [self.image_token]
         if self._of_experts:
             names = [*(f"{place}_token_id" for place in _AROUND), "video_token_id"]
@@ -52,18 +56,36 @@ class TokenKinds:
         """Whether the text takes them."""
         return self.joined or self._of_experts
 
-    def of(self, ids: torch.Tensor) -> torch.Tensor:
-        """Return the kinds of tokens in the shape of ids, int64."""
-        return torch.isin(ids, torch.tensor(self.tokens)).long()
+    @property
+    def of_prompts(self) -> list[int]:
+        """The tokens that are of kind 1 in a prompt."""
+        return [] if self.generated else self.tokens
 
-    def told(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return what a processor says of the tokens [B, S] of a prompt."""
+    def of(self, ids: torch.Tensor, generated: int = 0) -> torch.Tensor:
+        """Return the kinds of tokens [B, S], of which the last ones were generated, int64."""
+        kinds = torch.isin(ids, torch.tensor(self.of_prompts, dtype=ids.dtype)).long()
+        if self.generated and generated:
+            kinds[:, -generated:] = self.generated
+        return kinds
+
+    def told(self, ids: torch.Tensor, generated: int = 0) -> dict[str, torch.Tensor]:
+        """Return what is said to the model of tokens [B, S], the last ones of which were generated.
+
+        The others are as a processor says.
+        """
         of_images = (ids == self.image_token).long()
-        return {name: self.of(ids) if name == _OF_EXPERTS else of_images for name in self._told}
+        kinds = self.of(ids, generated)
+        return {name: of_images if name == _OF_POSITIONS else kinds for name in self._told}
 
     def options(self, kinds: torch.Tensor, new: int) -> dict[str, torch.Tensor]:
         """Return what the model takes of kinds [B, T] of all tokens, of which some are new."""
         return {self._of_masks: kinds} if self.joined else {_OF_EXPERTS: kinds[:, -new:]}
+
+
+def _kind_of_next(model: Any) -> int:
+    """Return the kind that generation gives to the token after one of kind 0."""
+    told = {KINDS: torch.zeros((1, 1), dtype=torch.int64)}
+    return int(model._update_model_kwargs_for_generation({}, told)[KINDS][0, -1])
 
 
 def _image_token(config: Any) -> int:

@@ -24,7 +24,7 @@ from .loop import Generation, checked_count, chooser, run
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
-_KINDS = "token_type_ids"  # an input of the text that tells tokens of images apart
+_KINDS = "token_type_ids"  # an input of the text that tells tokens apart
 # Of a processor, and what tokens say, too.
 _COMPUTED = (_KINDS, "mm_token_type_ids", "moe_mm_token_type_ids")
 
@@ -46,6 +46,7 @@ class ImageTextLM(Exported):
         self.tokens_per_image = self.images.tokens_per_image  # if all have the same number
         self.image_token = int(metadata["image_token_id"])
         self.tokens_of_images = [int(token) for token in metadata["image_token_ids"].split()]
+        self.generated_kind = int(metadata["generated_kind"])
         taken = next(x for x in self.embedding.get_inputs() if x.name == "image_features")
         self._no_features = np.empty((0, taken.shape[1]), np.float32)
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
@@ -196,7 +197,7 @@ class _Stepper:
         self._ids, self._mask, self._features = ids, mask, features
         # Those of the prompt [3, B, S] and the next ones [B], if they do not follow from the mask.
         self._positions = positions
-        self._kinds = np.isin(ids, model.tokens_of_images).astype(np.int64)  # 0: is generated
+        self._kinds = np.isin(ids, model.tokens_of_images).astype(np.int64)
         self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
         self._cache = GrowingCache(model.text, model.device, len(ids))
 
@@ -205,7 +206,8 @@ class _Stepper:
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
         self._mask = np.pad(self._mask, ((0, 0), (0, 1)), constant_values=1)
-        self._kinds = np.pad(self._kinds, ((0, 0), (0, 1)))
+        new = self._model.generated_kind
+        self._kinds = np.pad(self._kinds, ((0, 0), (0, 1)), constant_values=new)
         return self._step(np.ascontiguousarray(tokens[:, None]), self._model._no_features)
 
     def close(self) -> None:
