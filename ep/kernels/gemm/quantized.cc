@@ -5,7 +5,6 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/float16_rounding.h"
-#include "ep/kernels/gemm/elements.h"
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/stored_row.h"
 #include "ep/kernels/gemm/strided_floats.h"
@@ -17,29 +16,6 @@ namespace {
 
 // Stored rows that are computed before they are rounded: they stay in the first-level cache.
 constexpr int64_t kBlockRows = 8;
-
-template <class Elements>
-void FillStoredRows(const Elements& b, const Matrix& m, int bits, int64_t columns, int64_t depth, uint8_t* out) {
-  std::memset(out, 0, static_cast<size_t>(QuantizedPanelBytes(bits, depth)));
-  const auto put = [&](int64_t k, int64_t j) {
-    const int value = b[m.Offset(k, j)];
-    const int64_t row = k / 2, at = 2 * j + k % 2;
-    if (bits == 8) {
-      out[row * kStoredElements + at] = static_cast<uint8_t>(value);
-    } else {
-      out[row / 2 * kStoredElements + at] |= static_cast<uint8_t>((value + 8) << (row % 2 * 4));
-    }
-  };
-  if (m.column_stride == 1) {
-    for (int64_t k = 0; k < depth; ++k)
-      for (int64_t j = 0; j < columns; ++j) put(k, j);
-    return;
-  }
-  constexpr int64_t kTransposeRows = 128;  // their destination stays in the first-level cache
-  for (int64_t begin = 0; begin < depth; begin += kTransposeRows)
-    for (int64_t j = 0; j < columns; ++j)
-      for (int64_t k = begin; k < std::min(depth, begin + kTransposeRows); ++k) put(k, j);
-}
 
 // values = element + offset of `rows` stored rows, and times the scale unless it is null.
 template <int bits, bool has_offset>
@@ -95,14 +71,6 @@ void Deinterleave(const float* values, int64_t rows, float* out) {
 }
 
 }  // namespace
-
-void PackQuantizedPanel(DType dtype, const Matrix& b, int64_t panel, int64_t k0, int64_t depth, void* out) {
-  const int64_t j0 = panel * kPanelColumns;
-  WithElements(dtype, b, b.Offset(k0, j0), [&](auto elements) {
-    FillStoredRows(elements, b, BitsOf(dtype), std::min<int64_t>(kPanelColumns, b.columns - j0), depth,
-                   static_cast<uint8_t*>(out));
-  });
-}
 
 PanelFormat ExpandedFormat(DType dtype) {
   const PanelFormat format = FormatOf(dtype);

@@ -22,6 +22,7 @@ using npu::test::RunOptions;
 struct Case {
   int64_t m, n, k, group = 0;
   bool int4 = false, offset = false, packed = true, rounded = false;
+  bool along_columns = false;  // words of int4
 };
 
 // Rounded half to even to the 8 bits of bfloat16.
@@ -74,14 +75,17 @@ std::vector<double> Multiply(const Case& c, const Operands& operands) {
   HostTensor stored = HostTensor::From(DType::kInt8, {c.k, c.n}, operands.weight);
   if (c.int4) {
     std::vector<double> words;
+    const int64_t step = c.along_columns ? c.n : 1;  // between the elements of a word
     for (int64_t i = 0; i < c.k * c.n; i += 8) {
+      const int64_t first = c.along_columns ? i / (8 * c.n) * 8 * c.n + i / 8 % c.n : i;
       uint32_t word = 0;
-      for (int64_t t = 0; t < 8; ++t)
-        word |= (static_cast<uint32_t>(static_cast<int32_t>(operands.weight[static_cast<size_t>(i + t)])) & 15u)
-                << (4 * t);
+      for (int64_t t = 0; t < 8; ++t) {
+        const double value = operands.weight[static_cast<size_t>(first + t * step)];
+        word |= (static_cast<uint32_t>(static_cast<int32_t>(value)) & 15u) << (4 * t);
+      }
       words.push_back(static_cast<int32_t>(word));
     }
-    stored = HostTensor::From(DType::kInt32, {c.k, c.n / 8}, words);
+    stored = HostTensor::From(DType::kInt32, c.along_columns ? Shape({c.k / 8, c.n}) : Shape({c.k, c.n / 8}), words);
   }
   const Shape scales = c.group ? Shape({(c.k + c.group - 1) / c.group, c.n}) : Shape{c.n};
   RunOptions options;
@@ -106,6 +110,7 @@ void Check(const Case& c) {
   CAPTURE(c.offset);
   CAPTURE(c.packed);
   CAPTURE(c.rounded);
+  CAPTURE(c.along_columns);
   Operands operands(c);
   const std::vector<double> values = Multiply(c, operands);
   auto& [x, weight, scale, offset] = operands;
@@ -147,6 +152,20 @@ TEST_CASE("weight-only matmul: groups, also of odd length, and depths that end w
 
 TEST_CASE("weight-only matmul: columns that end within a panel") {
   for (const int64_t n : {8, 16, 32, 56}) Check({.m = 1, .n = n, .k = 96, .group = 32, .int4 = true, .offset = true});
+}
+
+TEST_CASE("weight-only matmul: words of 4-bit integers along columns, of any number of them") {
+  for (const int64_t n : {1, 7, 31, 32, 33, 72})
+    for (const int64_t k : {8, 72, 320})
+      for (const bool packed : {true, false})
+        Check({.m = 3, .n = n, .k = k, .int4 = true, .offset = true, .packed = packed, .along_columns = true});
+}
+
+TEST_CASE("weight-only matmul: weights that are not constant, of any depth and number of columns") {
+  for (const int64_t k : {1, 2, 3, 5, 31, 66, 127})
+    for (const int64_t n : {1, 7, 31, 33}) Check({.m = 2, .n = n, .k = k, .packed = false});
+  for (const int64_t k : {1, 2, 3, 5, 31, 66, 127})
+    for (const int64_t n : {8, 40}) Check({.m = 2, .n = n, .k = k, .int4 = true, .packed = false});
 }
 
 TEST_CASE("weight-only matmul: rows rounded to int8, every number of rows") {
