@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "ep/runtime/register_transpose.h"
 #include "ep/runtime/strided_copy.h"
 #include "ep/runtime/thread_pool.h"
 
@@ -109,6 +110,10 @@ inline void CopyByRows(const StridedPair& pair, T* to, const T* from) {
   });
 }
 
+// Whether tiles are transposed in registers.
+template <class T>
+inline constexpr bool kInRegisters = sizeof(T) < sizeof(Bytes16);
+
 template <class T>
 inline constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
 
@@ -116,10 +121,18 @@ inline constexpr int64_t kTile = kTileBytes / static_cast<int64_t>(sizeof(T));
 // far apart for the processor to foresee: those of the tile below are prefetched.
 template <class T>
 inline void CopyTile(T* to, int64_t to_stride, const T* from, int64_t from_stride, int64_t height, int64_t width) {
-  alignas(kTileBytes) T tile[kTile<T>][kTile<T>];
-  for (int64_t k = 0; k < width; ++k) {
-    __builtin_prefetch(from + (k + width) * from_stride);
-    for (int64_t i = 0; i < height; ++i) tile[i][k] = from[k * from_stride + i];
+  constexpr int64_t kSide = kTile<T>;
+  alignas(kTileBytes) T tile[kSide][kSide];
+  for (int64_t k = 0; k < width; ++k) __builtin_prefetch(from + (k + width) * from_stride);
+  const bool whole = height == kSide && width == kSide;
+  if constexpr (kInRegisters<T>) {
+    for (int64_t k = 0; whole && k < kSide; k += kBlockSide<T>)
+      for (int64_t i = 0; i < kSide; i += kBlockSide<T>)
+        TransposeBlock(from + k * from_stride + i, from_stride, &tile[i][k], kSide);
+  }
+  if (!kInRegisters<T> || !whole) {
+    for (int64_t k = 0; k < width; ++k)
+      for (int64_t i = 0; i < height; ++i) tile[i][k] = from[k * from_stride + i];
   }
   for (int64_t i = 0; i < height; ++i) std::copy(tile[i], tile[i] + width, to + i * to_stride);
 }

@@ -5,31 +5,21 @@
 #include <cstdint>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/runtime/register_transpose.h"
 
 namespace npu::convolution {
 
-inline constexpr int64_t kByteBlock = 16;
+inline constexpr int64_t kByteBlock = kBlockSide<uint8_t>;
 
 // Rows are `from_pitch` and `to_pitch` bytes apart; every byte is xored with those of `flip`.
 inline void TransposeByteBlock(const uint8_t* from, int64_t from_pitch, uint8_t flip, uint8_t* to, int64_t to_pitch) {
-  using Bytes __attribute__((vector_size(16), aligned(1), may_alias)) = uint8_t;
-  Bytes rows[kByteBlock], next[kByteBlock];
+  Register<uint8_t> rows[kByteBlock];
 #pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) rows[i] = *reinterpret_cast<const Bytes*>(from + i * from_pitch) ^ flip;
-  // Each pass moves one bit of the number of an element's row to that of its column.
-#pragma GCC unroll 4
-  for (int pass = 0; pass < 4; ++pass) {
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-      const Bytes a = rows[i], b = rows[i + 8];
-      next[2 * i] = __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
-      next[2 * i + 1] = __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
-    }
+  for (int i = 0; i < kByteBlock; ++i)
+    rows[i] = *reinterpret_cast<const Register<uint8_t>*>(from + i * from_pitch) ^ flip;
+  TransposeRegisters<uint8_t>(rows);
 #pragma GCC unroll 16
-    for (int i = 0; i < 16; ++i) rows[i] = next[i];
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < 16; ++i) *reinterpret_cast<Bytes*>(to + i * to_pitch) = rows[i];
+  for (int i = 0; i < kByteBlock; ++i) *reinterpret_cast<Register<uint8_t>*>(to + i * to_pitch) = rows[i];
 }
 
 // `rows` rows of `columns` bytes to as many columns. The last block of a side overlaps the one before.
