@@ -7,6 +7,7 @@ import torch
 from onnxruntime_npu.exporter.module_replacement import convert_weights, replace_modules
 from onnxruntime_npu.exporter.proof import Findings, NotProven
 from onnxruntime_npu.exporter.roles.activation import ActivationRole, is_activation
+from onnxruntime_npu.exporter.roles.scaled_experts import ScaledExpertsRole, is_scaled_experts
 from onnxruntime_npu.exporter.roles.stacked_experts import StackedExpertsRole, is_stacked_experts
 from onnxruntime_npu.opdef import torch_library
 from torch import nn
@@ -50,6 +51,35 @@ def test_experts_of_stacked_matrices_are_grouped_matmuls():
     chosen = torch.tensor([[0, 3], [3, 1], [2, 0], [1, 2], [3, 0], [0, 1]])
     weights = torch.rand(6, 2)
     torch.testing.assert_close(built(x, chosen, weights), experts(x, chosen, weights))
+
+
+@pytest.mark.parametrize("chosen", [1, 3, 4])
+def test_experts_of_scaled_tokens_compute_those_that_chose_them(chosen):
+    torch_library.register()
+    mlp = tiny_model("llama4_text", num_experts_per_tok=chosen).model.layers[1].feed_forward
+    assert is_scaled_experts(mlp) and not is_scaled_experts(mlp.experts)
+    built, _ = ScaledExpertsRole().proven(mlp)
+    x = torch.randn(2, 9, 64)
+    for actual, expected in zip(built(x), mlp(x), strict=True):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_experts_that_scale_their_results_are_not_proven():
+    """Scaling tokens instead is not the same: the gate is not linear."""
+    torch_library.register()
+    mlp = tiny_model("llama4_text").model.layers[1].feed_forward
+    experts = mlp.experts
+
+    def forward(x):
+        scores, logits = mlp.router(x.flatten(0, 1))
+        rows = x.flatten(0, 1).repeat(scores.shape[1], 1)
+        results = experts(rows) * scores.t().reshape(-1, 1)
+        routed = results.unflatten(0, (scores.shape[1], -1)).sum(0)
+        return mlp.shared_expert(x.flatten(0, 1)) + routed, logits
+
+    mlp.forward = forward
+    with pytest.raises(NotProven, match="output: differs"):
+        ScaledExpertsRole().proven(mlp)
 
 
 def test_weights_that_a_model_keeps_exact_are_found_by_parts_of_their_names():

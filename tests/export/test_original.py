@@ -81,10 +81,10 @@ FUSED = {
     "gpt_neo": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gptj": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
     "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1}, set()),
-    # Every token passes all experts of its second layer, which has no rotation.
+    # The second layer has experts, and no rotation.
     "llama4_text": (
-        {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1},
-        {"experts", "router"},
+        {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ROUTED, **ADDED, "npu_rms_norm": 1},
+        set(),
     ),
     "mpt": ({**ATTENDED, "npu_gelu": 2}, {"mlp"}),
     "olmo2": (

@@ -347,7 +347,7 @@ ORIGINAL = tuple(
         ),
         (
             "llama4_text",
-            "chunked attention, rotary tables of complex numbers, every token through all experts",
+            "chunked attention, rotary tables of complex numbers, experts of scaled tokens",
             {
                 "head_dim": 16,
                 "num_local_experts": 4,

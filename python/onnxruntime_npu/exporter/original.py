@@ -49,6 +49,7 @@ from .roles.masking import Masking
 from .roles.mlp import MlpRole, is_mlp
 from .roles.role import Role
 from .roles.router import RouterRole, is_router
+from .roles.scaled_experts import ScaledExpertsRole, is_scaled_experts
 from .roles.stacked_experts import StackedExpertsRole, is_stacked_experts
 from .rotary_function import replace_rotary
 from .rotary_module import LengthRotary, follow_lengths
@@ -273,6 +274,8 @@ def replace_decoder_modules(model: Any, role_of: RoleOf, findings: Findings) -> 
 
 def decoder_role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
+    if is_scaled_experts(module):
+        return "experts", ScaledExpertsRole()
     if is_experts(module):
         return "experts", ExpertsRole()
     if is_stacked_experts(module):
