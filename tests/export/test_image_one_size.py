@@ -54,6 +54,14 @@ MODELS = {
         {"vision_feature_layers": [-2, -1]},
     ),
     "qianfan_ocr": ({}, {"head_dim": 16}, {}),
+    "llama4": (
+        {
+            **{"intermediate_size": 128, "vision_output_dim": 32},
+            **{"projector_input_dim": 32, "projector_output_dim": 32},
+        },
+        {"head_dim": 16, "num_local_experts": 4, "moe_layers": [1], "intermediate_size_mlp": 96},
+        {},
+    ),
 }
 KINDS = ["ovis2", *(pytest.param(k, marks=pytest.mark.slow) for k in [*MODELS][1:])]
 
@@ -87,7 +95,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     assert text["npu_fused_infer_attention_score"] == 2 and text["npu_swiglu"] == 2
     inputs = inputs_of(model, ImageTextLM(directory, providers=PROVIDERS[1:]).tokens_per_image)
     changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
-    check_runs(model, directory, inputs, changed, routed=kind == "aria")
+    check_runs(model, directory, inputs, changed, routed=kind in ("aria", "llama4"))
 
 
 def test_tokens_that_a_model_embeds_in_its_own_way_are_refused(tmp_path):

@@ -14,7 +14,7 @@ import torch
 from ...subclasses import subclasses_in
 from ..proof import NotProven, attempt, compare
 from .given import GivenFeatures
-from .part import ImagePart, own_features
+from .part import ImagePart, features_in, own_features
 
 __all__ = ["GivenFeatures", "ImagePart", "image_part_of", "own_features"]
 
@@ -37,7 +37,7 @@ def image_part_of(model: Any) -> ImagePart:
 def _proven(kind: type[ImagePart], model: Any) -> ImagePart:
     part = kind(model)
     examples = part.examples()
-    own = own_features(model)(**part.as_given(examples)).pooler_output
+    own = features_in(model, own_features(model)(**part.as_given(examples)))
     if isinstance(own, (list, tuple)):  # of each image
         own = torch.cat([*own])
     features = torch.cat([part(*example) for example in examples])[:, : own.shape[-1]]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from ..proof import NotProven
-from .part import ImagePart, own_features
+from .part import ImagePart, features_in, own_features
 from .patches import PatchPart
 from .placed_patches import PlacedPatchPart
 
@@ -45,7 +45,7 @@ class OneSizePart(ImagePart):
 
     def _features(self, pixel_values: torch.Tensor) -> Any:
         if not self.several:
-            return own_features(self.model)(pixel_values=pixel_values).pooler_output
+            return features_in(self.model, own_features(self.model)(pixel_values=pixel_values))
         # As its own method does, but without the search for images that are padding.
         owner = self.model.base_model
         return owner.connector(owner.vision_model(pixel_values=pixel_values).last_hidden_state)

@@ -19,6 +19,13 @@ def own_features(model: Any) -> Any:
     return getattr(owner, _METHOD, None)
 
 
+def features_in(model: Any, result: Any) -> Any:
+    """Return the features in what that method returns: a tensor, or one of each image."""
+    if result.pooler_output is None:  # as in Llama 4, whose forward pass projects the states
+        return model.multi_modal_projector(result.last_hidden_state)
+    return result.pooler_output
+
+
 class ImagePart(nn.Module):
     """One image to the features [F, H] that take the place of its tokens."""
 
