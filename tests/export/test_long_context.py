@@ -9,6 +9,8 @@ import torch
 import transformers
 from onnxruntime_npu.context_length import context_length
 from onnxruntime_npu.exporter.original import keep_original
+from onnxruntime_npu.exporter.proof import Findings
+from onnxruntime_npu.exporter.rotary_module import follow_lengths
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONFIGS, tiny_model
@@ -184,6 +186,26 @@ def test_second_turn_outgrows_the_trained_length(exported, monkeypatch, kind, na
             expected = cached_logits(tiny_model(variant), each)
             actual = [before[row], after[row]]
             np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("name", ["dynamic", "longrope"])
+def test_frequencies_of_positions_on_three_axes_follow_each_row(monkeypatch, name):
+    monkeypatch.setitem(CONFIGS, "qwen3_5", scaled("qwen3_5_text", name))
+    findings = Findings()
+    model = tiny_model("qwen3_5")
+    follow_lengths(model, findings)
+    assert findings.kept == []
+    short, long = ROWS[0], ROWS[2]
+    padding = len(long) - len(short)
+    ids = torch.tensor([[0] * padding + short, long])
+    mask = torch.ones_like(ids)
+    mask[0, :padding] = 0
+    positions = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        logits = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
+        for row, tokens in enumerate((short, long)):
+            expected = tiny_model("qwen3_5")(torch.tensor([tokens])).logits[0, -1]
+            torch.testing.assert_close(logits[row, -1], expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ Here each row has those of its own length, as a prompt that is alone.
 from __future__ import annotations
 
 import inspect
-from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,6 +17,17 @@ from .roles.frequencies import DynamicFrequencies, LongFrequencies
 from .roles.rotary import fresh_rotary, rows_around
 
 _KINDS = (DynamicFrequencies, LongFrequencies)
+
+
+class _Changed:
+    """A module of which some attributes have other values; its other methods are its own."""
+
+    def __init__(self, original: Any, **values: Any) -> None:
+        self.__dict__.update(values)
+        self._original = original
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 class LengthRotary(nn.Module):
@@ -36,16 +46,22 @@ class LengthRotary(nn.Module):
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
     ) -> Any:
-        """Return the tables for position_ids [B, S], of x's dtype."""
+        """Return the tables for position_ids [B, S], of x's dtype.
+
+        With positions in time, height and width they are [3, B, S].
+        """
         arguments = (x, position_ids, *_named(layer_type))
         name = _name("inv_freq", layer_type)
         if name not in self.frequencies:
             return self._tables(self.original, *arguments)
-        lengths = position_ids.amax(1).view(-1, 1, 1, 1) + 1
+        lengths = position_ids.amax(-1)
+        if lengths.dim() > 1:
+            lengths = lengths.amax(0)
+        lengths = lengths.view(-1, 1, 1, 1) + 1
         pairs = self.frequencies[name](lengths).squeeze(1).chunk(2, -1)[0]  # [B, 1, D / 2]
         scaling = _name("attention_scaling", layer_type)
         state = {name: pairs, scaling: getattr(self.original, scaling)}
-        return self._tables(SimpleNamespace(**state), *arguments)
+        return self._tables(_Changed(self.original, **state), *arguments)
 
 
 def follow_lengths(model: Any, findings: Findings) -> None:
