@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import sys
 
 import numpy as np
@@ -12,10 +13,11 @@ import torch
 from onnxruntime_npu import NPUModelForCausalLM, ortvalue_to_numpy
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm, recurrences
-from onnxruntime_npu.exporter.caches import CACHES
+from onnxruntime_npu.exporter.caches import CACHES, CacheChoice
 from onnxruntime_npu.exporter.original import keep_original
 from onnxruntime_npu.exporter.proof import NotProven
 from onnxruntime_npu.exporter.state_layers import StateLayer
+from onnxruntime_npu.exporter.whole_model import WholeModelProbe
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 from transformers.cache_utils import LinearAttentionLayer
@@ -64,6 +66,15 @@ def test_columns_in_another_order_that_no_function_convolves_are_refused():
     layer.update_conv_state(torch.zeros(2, 3, 1))
     with pytest.raises(NotProven, match="convolves cached columns by itself"):
         layer.refuse_unread()
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_clamped_time_steps_keep_the_states(cache):
+    """Which transformers clamps in several tokens, but not in one token alone."""
+    torch_library.register()
+    model = tiny_model("nemotron_h", time_step_min=0.3)
+    decoder, findings = keep_original(copy.deepcopy(model), "for a test")
+    WholeModelProbe(model).proven(decoder, CacheChoice(cache, False, "last"), findings)
 
 
 @pytest.mark.parametrize("magnitude", [-200.0, 200.0])

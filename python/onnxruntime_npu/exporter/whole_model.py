@@ -16,7 +16,9 @@ from .proof import Findings, NotProven, attempt, compare
 from .roles.latent_attention import LatentAttention
 
 _LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
-_DECODED = 2  # tokens of each row that are decoded after the prompt
+# Tokens of each row that are decoded after the prompt, two at a step: for one token alone models
+# with states take another path than that of the file.
+_DECODED, _AT_ONCE = 4, 2
 _CAPACITY = 16
 
 
@@ -94,7 +96,7 @@ class WholeModelProbe:
         past = interface.empty_caches(len(_LENGTHS), 0)
         logits = []
         start = 0
-        for end in (longest - _DECODED, *range(longest - _DECODED + 1, longest + 1)):
+        for end in range(longest - _DECODED, longest + 1, _AT_ONCE):
             step = slice(start, end)
             result, *past = interface(ids[:, step], mask[:, :end], positions[:, step], past)
             logits.append(result)
@@ -114,19 +116,17 @@ class WholeModelProbe:
         past = _undefined(interface, interface.empty_caches(len(_LENGTHS), _CAPACITY))
         result, *past = interface(ids, prompts, prompts, past)
         logits = [[result[row, :n]] for row, n in enumerate(prompts)]
-        for i in range(_DECODED):
+        for i in range(0, _DECODED, _AT_ONCE):
             lengths = prompts + i
-            ids = torch.stack([r[n] for r, n in zip(self._rows, lengths, strict=True)])[:, None]
-            result, *past = interface(ids, torch.ones_like(lengths), lengths + 1, past)
+            new = [r[n : n + _AT_ONCE] for r, n in zip(self._rows, lengths, strict=True)]
+            counts = torch.full_like(lengths, _AT_ONCE)
+            result, *past = interface(torch.stack(new), counts, lengths + counts, past)
             for row, collected in enumerate(logits):
                 collected.append(result[row])
         return [torch.cat(collected) for collected in logits]
 
     def _paged(self, interface: Any) -> list[torch.Tensor]:
-        """Chunks of both rows, of one while the other waits, and single tokens, side by side.
-
-        Not one token alone, for which models with states take another path than that of the file.
-        """
+        """Chunks of both rows, of one while the other waits, and single tokens, side by side."""
         blocks = [1, 0]  # not in order
         table = torch.tensor([[block, 0] for block in blocks], dtype=torch.int32)
         past = _undefined(interface, interface.empty_caches(len(_LENGTHS), _CAPACITY))
