@@ -49,6 +49,15 @@ def test_mlp_with_other_activation_is_kept():
     assert type(decoder.layers[0].mlp).__name__ == "LlamaMLP"
 
 
+@pytest.mark.parametrize("form", ["gelu", "gelu_tanh"])
+def test_mlp_gets_the_closer_form_of_gelu(form):
+    """A proof may take one for the other, of some weights: none of many is taken."""
+    name = {"gelu": "gelu", "gelu_tanh": "gelu_pytorch_tanh"}[form]
+    model = tiny_model("llama", hidden_act=name, num_hidden_layers=12)
+    decoder, _ = substitute(model)
+    assert {layer.mlp.activation for layer in decoder.layers} == {form}
+
+
 class Sharpened(torch.nn.Module):
     """An RMSNorm by its attributes, but not by its results."""
 
