@@ -69,6 +69,8 @@ def scaled(kind, name):
     rope = {**given, "rope_type": name, "rope_theta": 1e4, **SCALINGS[name]}
     if kind == "mimo_v2_flash":  # which would rotate an odd number of the columns
         rope["partial_rotary_factor"] = 0.5
+    if kind == "lfm3":  # which rotates all columns, whatever the factor says
+        rope.pop("partial_rotary_factor")
     if name == "longrope":
         frequencies = {n: len(b) for n, b in model.named_buffers() if n.endswith("inv_freq")}
         pairs = next((n for k, n in frequencies.items() if "full" in k), max(frequencies.values()))
@@ -188,11 +190,13 @@ def test_second_turn_outgrows_the_trained_length(exported, monkeypatch, kind, na
             np.testing.assert_allclose(actual, expected, rtol=0, atol=TOLERANCE)
 
 
+# Positions on three axes; kinds of layers that the model reads from its rotary embedding.
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "lfm3"])
 @pytest.mark.parametrize("name", ["dynamic", "longrope"])
-def test_frequencies_of_positions_on_three_axes_follow_each_row(monkeypatch, name):
-    monkeypatch.setitem(CONFIGS, "qwen3_5", scaled("qwen3_5_text", name))
+def test_frequencies_in_a_model_follow_each_row(monkeypatch, kind, name):
+    monkeypatch.setitem(CONFIGS, "scaled", scaled(kind, name))
     findings = Findings()
-    model = tiny_model("qwen3_5")
+    model = tiny_model("scaled")
     follow_lengths(model, findings)
     assert findings.kept == []
     short, long = ROWS[0], ROWS[2]
@@ -204,7 +208,7 @@ def test_frequencies_of_positions_on_three_axes_follow_each_row(monkeypatch, nam
     with torch.no_grad():
         logits = model(ids, attention_mask=mask, position_ids=positions, use_cache=False).logits
         for row, tokens in enumerate((short, long)):
-            expected = tiny_model("qwen3_5")(torch.tensor([tokens])).logits[0, -1]
+            expected = tiny_model("scaled")(torch.tensor([tokens])).logits[0, -1]
             torch.testing.assert_close(logits[row, -1], expected, rtol=0, atol=TOLERANCE)
 
 

@@ -39,9 +39,15 @@ class LengthRotary(nn.Module):
     def __init__(self, original: Any) -> None:
         super().__init__()
         self.original = original
-        self.config = original.config  # some models choose tables by it
         self.frequencies = nn.ModuleDict()  # by the original's names
         self._tables = inspect.unwrap(type(original).forward)  # without the choice of frequencies
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the original's, of what models read: its configuration, or its kinds of layers."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            return getattr(super().__getattr__("original"), name)
 
     def forward(
         self, x: torch.Tensor, position_ids: torch.Tensor, layer_type: str | None = None
