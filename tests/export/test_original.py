@@ -306,6 +306,14 @@ def test_an_opset_is_named_only_where_it_helps():
     assert reasons == [f"not fused in 2 layers: {own}"]
 
 
+def test_own_masks_of_short_windows_are_fused():
+    """A token whose window has no other visible key sees itself."""
+    torch_library.register()
+    _, findings = keep_original(tiny_model("gpt_neo", window_size=2), "for a test")
+    assert findings.expected_nodes["npu_fused_infer_attention_score"] == 2
+    assert "attention" not in {kept["role"] for kept in findings.kept}
+
+
 def test_own_masks_of_another_form_are_not_fused():
     torch_library.register()
     model = tiny_model("gpt_neo")

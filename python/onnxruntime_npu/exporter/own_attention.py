@@ -69,8 +69,9 @@ def _proven_method(
     query, key, value = (torch.randn_like(each) for each in (query, key, value))
     window = _window_of(module)
     visible = random_mask(query.shape[0], query.shape[2], key.shape[2])
-    if hasattr(module, "bias"):
-        visible = visible & torch.ones_like(visible).tril()  # which such a module adds itself
+    if hasattr(module, "bias"):  # a mask that such a module adds itself
+        own = torch.eye(*visible.shape[-2:], dtype=torch.bool)  # in any window
+        visible = (visible | own) & torch.ones_like(visible).tril()
     expected = module._attn(query, key, value, added_mask(visible))[0]
     first: NotProven | None = None
     for scale in (query.shape[-1] ** -0.5, 1.0):
