@@ -306,6 +306,16 @@ def test_an_opset_is_named_only_where_it_helps():
     assert reasons == [f"not fused in 2 layers: {own}"]
 
 
+def test_layers_may_differ_in_what_their_configuration_names_once():
+    """Sliding layers have heads of another number, which is not read from the whole model's."""
+    torch_library.register()
+    layers = ["full_attention", "sliding_attention"]
+    model = tiny_model("dots3_note_text", layer_types=layers)
+    assert model.config.is_heterogeneous
+    decoder, _ = keep_original(model, "for a test")
+    assert decoder.heads == model.config.per_layer_config[0].num_attention_heads == 4
+
+
 def test_own_masks_of_short_windows_are_fused():
     """A token whose window has no other visible key sees itself."""
     torch_library.register()

@@ -74,7 +74,10 @@ class OriginalDecoder(KeptModel):
         self.layer_count = len(cached.kinds)
         self.cached_layers = cached.attending
         heads = self.cache_sizes[0].heads if self.cache_sizes else 0
-        self.heads = int(getattr(model.config, "num_attention_heads", heads))
+        config = model.config
+        if config.is_heterogeneous:  # layers differ in it: that of the first with a cache
+            config = config.per_layer_config[next(iter(cached.attending))]
+        self.heads = int(getattr(config, "num_attention_heads", heads))
         self._maskings: dict[int, Masking | None] = {}
         self._arguments = set(inspect.signature(model.forward).parameters)
         self._cache_argument = cache_argument(model)
