@@ -433,6 +433,17 @@ def test_export_does_not_modify_a_loaded_model(tmp_path):
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_model_that_returns_logits_of_routers_has_a_cache(tmp_path):
+    """As checkpoints say that were saved after training; their loss fails beside a cache."""
+    model = tiny_model("mixtral", num_hidden_layers=1, output_router_logits=True)
+    report = export_causal_lm(model, tmp_path, check=False)
+    assert model.config.output_router_logits
+    assert report.kept == [] and "token_state" not in str(report.inputs)
+    actual = forced_logits(tmp_path, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    expected = expected_logits(model, PROMPTS[1], CONTINUATIONS[1])
+    np.testing.assert_allclose(actual[1], expected, rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("opset", [pytest.param(19, marks=pytest.mark.slow), 21])
 def test_other_opsets(tmp_path, opset):
     model = tiny_model("llama")

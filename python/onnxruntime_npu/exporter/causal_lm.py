@@ -246,6 +246,9 @@ def _probe(model: Any) -> WholeModelProbe:
         )
     torch_library.register()
     divide_weights(model)
+    if getattr(model.config, "output_router_logits", False):
+        # For training: the loss of routers takes a mask of new tokens alone, which a cache has not.
+        model.config.output_router_logits = False
     try:
         with quiet_transformers():
             return attempt(WholeModelProbe, model)
