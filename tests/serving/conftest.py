@@ -29,6 +29,10 @@ from transformers import PreTrainedTokenizerFast
 Begun = TypeVar("Begun")
 
 START, END = 256, 257
+# A rule of more alternatives than one place of a text may have: a grammar fails where it comes.
+ALTERNATIVES = "\n".join(
+    ["rest: " + " | ".join(f"r{i}" for i in range(2500)), *(f'r{i}: "a" "a"' for i in range(2500))]
+)
 LEAST_ANSWER = 120
 CONTEXT = 256
 # Calls of tools as Hermes and Qwen write them; of the tools only the names, the context is short.

@@ -16,7 +16,7 @@ from onnxruntime_npu.serving.response_format import json_text
 from onnxruntime_npu.serving.tool_calls import ToolCall, ToolCallParser
 from onnxruntime_npu.serving.tool_formats import tool_format
 
-from .conftest import byte_tokenizer, sized
+from .conftest import ALTERNATIVES, byte_tokenizer, sized
 from .test_tool_calls import WRITTEN
 
 pytestmark = pytest.mark.usefixtures("genai")
@@ -225,20 +225,20 @@ def test_what_is_no_grammar_is_refused_alone(small_cache):
     assert reasons == {0: "refused", 1: "length"} and len(tokens[1]) == 3
 
 
-ENDLESS = Guidance("lark_grammar", 'start: /b{3}/ rest\nrest: "a" rest', "response_format")
+LATER = Guidance("lark_grammar", f"start: /b{{3}}/ rest\n{ALTERNATIVES}", "response_format")
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
 def test_a_grammar_that_becomes_too_complex_ends_alone(small_cache, others):
     """The engine makes no step then, and does not say for whom."""
     batch, letters = open_batch(small_cache), Guidance("regex", "[a-z]{20}", "response_format")
-    batch.add(Submit(0, [7], Sampling(30, greedy=True, guidance=ENDLESS)))
+    batch.add(Submit(0, [7], Sampling(30, greedy=True, guidance=LATER)))
     for key in range(1, 1 + others):
         batch.add(Submit(key, [7, key], Sampling(30, seed=key, guidance=letters)))
         batch.add(Submit(10 + key, [7, key], Sampling(30, greedy=True)))
     if others:
-        batch.add(Submit(20, [8], Sampling(30, greedy=True, guidance=ENDLESS)))
-        batch.add(Submit(21, [8], Sampling(30, greedy=True, guidance=ENDLESS)))
+        batch.add(Submit(20, [8], Sampling(30, greedy=True, guidance=LATER)))
+        batch.add(Submit(21, [8], Sampling(30, greedy=True, guidance=LATER)))
     seen = []
 
     def watch(step):

@@ -10,7 +10,7 @@ import openai
 import pydantic
 import pytest
 
-from .conftest import weather_tool
+from .conftest import ALTERNATIVES, weather_tool
 
 USER = [{"role": "user", "content": "What?"}]
 WEATHER = weather_tool(
@@ -84,6 +84,34 @@ def test_a_pattern_and_a_grammar_of_completions_and_streams(server):
     assert all(re.fullmatch(pattern, text) for text in streamed)
 
 
+@pytest.mark.parametrize("logprobs", [None, 0])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {
+            "type": "json_schema",
+            "json_schema": {"name": "a", "schema": {"enum": ["é", "à", "日本", "日中"]}},
+        },
+        {"type": "regex", "regex": "é|à|日(本|中)"},
+        {"type": "grammar", "grammar": '%llguidance {}\nstart: "é" | "à" | "日本" | "日中"'},
+    ],
+    ids=lambda form: form["type"],
+)
+def test_texts_that_part_within_a_character(server, form, logprobs):
+    answer = server.client.completions.create(
+        model="tiny",
+        prompt="a",
+        max_tokens=20,
+        n=8,
+        temperature=2,
+        seed=1,
+        logprobs=logprobs,
+        extra_body={"response_format": form},
+    )
+    texts = {choice.text.strip('"') for choice in answer.choices}
+    assert len(texts) > 1 and texts <= {"é", "à", "日本", "日中"}
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("options", "param"),
@@ -127,8 +155,7 @@ def test_what_is_no_grammar_is_refused_with_a_status(server, options, param, str
 CHAIN = [*(f"r{i}: r{i + 1}" for i in range(6000)), 'r6000: "a"', "start: r0"]
 COMPLEX = {
     "stack": {"type": "grammar", "grammar": "\n".join(CHAIN)},
-    "later": {"type": "regex", "regex": "a{100000000}"},
-    "endless": {"type": "grammar", "grammar": 'start: "a" start'},
+    "later": {"type": "grammar", "grammar": f"start: /b/ rest\n{ALTERNATIVES}"},
     "time": {
         "type": "json_schema",
         "json_schema": {

@@ -5,7 +5,8 @@
 - ``app``, ``routes``, ``middleware``, ``schemas``, ``answers``, ``api_errors``: the interface.
 - ``served_directory``, ``served_model``, ``texts``, ``messages``, ``chat``, ``sampling_options``:
   from a request to tokens and options.
-- ``response_format``, ``tools``, ``tool_formats``, ``tool_calls``: answers of a form, and calls.
+- ``response_format``, ``lark``, ``tools``, ``tool_formats``, ``tool_calls``: answers of a form, and
+  calls.
 - ``choices``, ``logprobs``, ``disconnection``: from new tokens to text, while it is wanted.
 - ``embeddings``: vectors of texts.
 - ``engine``, ``encoder``, ``supervised``, ``child_connection``: the clients of the models'

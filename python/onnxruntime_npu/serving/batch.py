@@ -18,6 +18,7 @@ import onnxruntime_genai as og
 
 from .engine_messages import Sampling, Step, Submit
 from .guesses import Guesses
+from .lark import lark_of
 
 _Reason, _Error = og.FinishReason, og.EngineErrorCode
 # As numbers: each event has to be asked for several, and the operators of a bound enumeration take
@@ -251,5 +252,5 @@ def _turn(sequence: _Sequence) -> Any:
             # Another stream of random numbers after each preemption, still a repeatable one.
             turn.set_seed((sampling.seed + len(sequence.begin)) % 2**64)
     if sampling.guidance is not None:
-        turn.set_guidance(sampling.guidance.kind, sampling.guidance.text)
+        turn.set_guidance("lark_grammar", lark_of(sampling.guidance))
     return turn

@@ -14,6 +14,7 @@ from pydantic import ConfigDict, Field
 
 from .api_errors import bad_request
 from .engine_messages import Guidance
+from .lark import regex_literal
 from .messages import Body
 
 _NAME = "response_format"
@@ -72,9 +73,6 @@ class Grammar(Body):
     grammar: Annotated[str, Field(min_length=1)]
 
 
-# What would end the literal of an expression, a slash or a line break, whether escaped or not.
-_ENDS = re.compile(r"\\?[/\n]|\\.")
-
 ResponseFormat = Annotated[
     AnyText | AnyObject | JsonOfSchema | Regex | Grammar, Field(discriminator="type")
 ]
@@ -105,15 +103,8 @@ def as_rule(asked: ResponseFormat) -> str:
         case JsonOfSchema():
             return f"%json {json_text(asked.json_schema.given)}"
         case Regex():
-            return f"/{_ENDS.sub(_escaped, asked.regex)}/"
+            return regex_literal(asked.regex)
     raise bad_request("expected no grammar beside tools: use another response_format", param=_NAME)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    text = found[0]
-    if text.endswith("/"):
-        return "\\/"
-    return "\\n" if text.endswith("\n") else text
 
 
 def json_text(schema: dict[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from pathlib import Path
 
 import llguidance.numpy
@@ -10,13 +10,11 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from .engine_messages import Guidance
+from .lark import lark_of
 
-_READERS: dict[str, Callable[[str], str]] = {
-    "json_schema": LLMatcher.grammar_from_json_schema,
-    "regex": LLMatcher.grammar_from_regex,
-    "lark_grammar": LLMatcher.grammar_from_lark,
-}
 _NO_TOKEN = "NoExtensionBias"  # what llguidance says where no token may follow
+# What it says of the grammar in which a client's schema or expression stands.
+_AROUND = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +1 \| .*", re.DOTALL)
 
 
 class GrammarError(ValueError):
@@ -42,13 +40,14 @@ class TokenTexts:
     def mask(self, guidance: Guidance) -> GrammarMask:
         """Return what keeps one answer within a grammar; GrammarError for what is none."""
         try:
-            matcher = LLMatcher(
-                self._tokenizer, _READERS[guidance.kind](guidance.text), log_level=0
-            )
+            matcher = LLMatcher(self._tokenizer, lark_of(guidance), log_level=0)
         except ValueError as error:
             raise GrammarError(str(error)) from None
         if matcher.is_error():
-            raise _error_of(matcher)
+            refusal = _error_of(matcher)
+            if guidance.kind == "lark_grammar":
+                raise refusal
+            raise GrammarError(_AROUND.sub("", str(refusal)))
         return GrammarMask(matcher, self.vocabulary)
 
 
