@@ -138,6 +138,27 @@ def test_chat(server, changes, code, param):
     check(answer, 400, code, param)
 
 
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "'text', 'refusal'",
+        ),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "text: Field required"),
+        ({"messages": [{"role": "user", "content": 3}]}, "valid string"),
+        ({"stop": ["a", 3]}, "stop.list.1"),
+        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "function: Field required"),
+        ({"tools": [TOOL], "tool_choice": "maybe"}, "'required'"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_wrong_value_is_told_what_its_own_form_needs(server, changes, expected):
+    answer = server.http.post("/v1/chat/completions", json={"messages": MESSAGES, **changes})
+    (param,) = changes.keys() - {"tools"}
+    assert expected in check(answer, 400, "invalid_value", param)
+
+
 def test_values_that_ask_for_nothing_are_taken(server):
     body = {
         **{"messages": MESSAGES, "max_tokens": 1, "n": 1, "logprobs": False, "tools": []},

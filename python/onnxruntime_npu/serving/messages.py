@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, Tag, model_validator
 
 from .api_errors import bad_request
-from .texts import FIRST_ERROR
+from .texts import FIRST_ERROR, TEXT_OR_LIST
 
 _MOST_MEMBERS = 100  # more than there are parameters
 
@@ -61,6 +61,9 @@ class RefusalPart(Body):
 
 
 Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+Content = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[Part], FIRST_ERROR, Tag("list")], TEXT_OR_LIST
+]
 
 
 class CalledFunction(Body):
@@ -86,7 +89,7 @@ class Message(Body):
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | Annotated[list[Part], FIRST_ERROR] | None = None
+    content: Content | None = None
     name: str | None = None
     tool_calls: Annotated[list[CalledTool], FIRST_ERROR] | None = None
     tool_call_id: str | None = None

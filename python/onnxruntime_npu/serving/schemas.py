@@ -5,12 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from .api_errors import ApiError, bad_request
 from .messages import Body, Message, TopBody
 from .response_format import ResponseFormat
-from .texts import FIRST_ERROR, Texts, Tokens, each_text
+from .texts import FIRST_ERROR, TEXT_OR_LIST, Texts, Tokens, each_text
 from .tools import Tool, ToolChoice
 
 _MOST_ALTERNATIVES = 20  # tokens beside each one, with their log-probabilities
@@ -19,6 +19,9 @@ Alternatives = Annotated[int, Field(ge=0, le=_MOST_ALTERNATIVES)]
 Count = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Penalty = Annotated[float, Field(ge=-2, le=2, allow_inf_nan=False)]
 Bias = Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)]
+Stop = Annotated[
+    Annotated[str, Tag("text")] | Annotated[list[str], FIRST_ERROR, Tag("list")], TEXT_OR_LIST
+]
 
 
 def _few_biases(given: Any) -> Any:
@@ -93,7 +96,7 @@ class Generation(TopBody):
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Bias], BeforeValidator(_few_biases)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
-    stop: str | Annotated[list[str], FIRST_ERROR] | None = None
+    stop: Stop | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None

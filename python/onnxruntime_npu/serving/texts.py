@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import (
+    Discriminator,
+    Field,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
 from pydantic_core import PydanticCustomError
 
 from .api_errors import bad_request
@@ -13,6 +19,10 @@ from .api_errors import bad_request
 # A body has room for millions of wrong items, and an error of each takes a thousand times its room.
 FIRST_ERROR = Field(fail_fast=True)
 Tokens = Annotated[list[int], FIRST_ERROR]
+# A value of either form is told what its own one needs: pydantic would begin with the errors of the
+# first form, which say nothing of what is wrong with the second.
+TEXT_OR_LIST = Discriminator(lambda given: "list" if isinstance(given, list) else "text")
+TEXT_OR_OBJECT = Discriminator(lambda given: "object" if isinstance(given, dict) else "text")
 
 
 def _of_one_form(given: Any, read: ValidatorFunctionWrapHandler) -> Any:

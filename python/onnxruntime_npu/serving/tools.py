@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, Tag
 
 from .api_errors import ApiError, bad_request
 from .engine_messages import Guidance
 from .messages import Body
 from .response_format import AnyText, ResponseFormat, as_rule, checked, guidance_of, json_text
 from .served_model import ServedModel
+from .texts import TEXT_OR_OBJECT
 from .tool_calls import ToolCallParser
 from .tool_formats import ToolFormat
 
@@ -63,10 +64,11 @@ class AllowedTools(Body):
     allowed_tools: SomeTools
 
 
-ToolChoice = (
-    Literal["none", "auto", "required"]
-    | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
-)
+ToolChoice = Annotated[
+    Annotated[Literal["none", "auto", "required"], Tag("text")]
+    | Annotated[NamedTool | AllowedTools, Field(discriminator="type"), Tag("object")],
+    TEXT_OR_OBJECT,
+]
 
 
 @dataclass(frozen=True)
