@@ -264,6 +264,18 @@ def test_what_is_in_texts_is_not_counted(text):
     assert parsed(json.dumps({"prompt": [text, text]}).encode()) == {"prompt": [text, text]}
 
 
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [("9" * 5000, "number of at most"), ("[" * 20_000 + "]" * 20_000, "nested")],
+    ids=["digits", "depth"],
+)
+def test_what_the_parser_does_not_read_is_refused_with_the_reason(server, value, reason):
+    body = f'{{"prompt": "a", "user": {value}}}'
+    headers = {"Content-Type": "application/json"}
+    answer = server.http.post("/v1/completions", content=body, headers=headers)
+    assert reason in check(answer, 400, "bad_body")
+
+
 @pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/tokenize"])
 @pytest.mark.parametrize("body", [b'{"prompt": "a"}', b"prompt=a", b"\xff\xfe"])

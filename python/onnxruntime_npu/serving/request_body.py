@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -65,7 +66,17 @@ def parsed(body: bytes) -> Any:
     except UnicodeDecodeError as error:
         message = f"expected a body in UTF-8, got {body[error.start]:#04x} at byte {error.start}"
         raise bad_request(message, code="bad_body") from None
-    value = json.loads(text)
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError:
+        raise
+    except RecursionError:
+        message = "expected lists and objects that are nested less deeply"
+        raise bad_request(message, code="bad_body") from None
+    except ValueError:
+        digits = sys.get_int_max_str_digits()
+        message = f"expected a number of at most {digits} digits"
+        raise bad_request(message, code="bad_body") from None
     if _HALF_CHARACTER.search(body):
         try:
             json.dumps(value, ensure_ascii=False).encode()
