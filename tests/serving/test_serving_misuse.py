@@ -348,6 +348,12 @@ def test_paths(server, method, path, status, code):
     check(answer, status, code, answer.json()["error"]["param"])
 
 
+@pytest.mark.parametrize(("path", "methods"), [("/v1/completions", "POST"), ("/", "GET, HEAD")])
+def test_a_wrong_method_is_told_which_ones_are_allowed(server, path, methods):
+    allowed = server.http.put(path).headers["allow"].split(", ")
+    assert sorted(allowed) == methods.split(", ")
+
+
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": MESSAGES}])
 def test_tokenize_takes_one_thing(server, body):
     check(server.http.post("/tokenize", json=body), 400, "invalid_value")

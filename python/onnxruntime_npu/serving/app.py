@@ -65,11 +65,12 @@ def create_app(service: Service) -> FastAPI:
 
     @app.exception_handler(HTTPException)
     async def refuse(_: Request, error: HTTPException) -> JSONResponse:
+        headers = error.headers  # of a wrong method: those that are allowed
         if not isinstance(error, ApiError):
             code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_body")
             error = ApiError(error.status_code, code, str(error.detail))
         metrics.errors.labels(error.code).inc()
-        return JSONResponse(error.body(), error.status_code, error.headers)
+        return JSONResponse(error.body(), error.status_code, headers)
 
     @app.exception_handler(RequestValidationError)
     async def refuse_body(_: Request, error: RequestValidationError) -> JSONResponse:
