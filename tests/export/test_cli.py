@@ -156,6 +156,21 @@ def test_interrupted_start_prints_one_line(monkeypatch, capsys):
     assert capsys.readouterr().err == "onnxruntime-npu: error: interrupted\n"
 
 
+def test_a_closed_pipe_ends_the_output_in_silence():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "onnxruntime_npu.cli", "ops"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_cli_runs_as_a_process():
     done = subprocess.run(
         [sys.executable, "-m", "onnxruntime_npu.cli", "generate", "nowhere", "--prompt", "x"],

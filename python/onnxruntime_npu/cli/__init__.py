@@ -34,6 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
     arguments.argv = list(sys.argv[1:] if argv is None else argv)
+    code = 0
     try:
         with _stopped_by_signals():
             code = arguments.run(arguments) or 0
