@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from onnxruntime_npu import cli
 from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.sampling import Sampler
@@ -314,6 +315,19 @@ def test_options_left_out_are_those_of_the_directory(model_of, tmp_path):
     greedy = model.generate(PROMPTS, max_new_tokens=COUNT, eos_token_id=[3, 4]).tokens
     result = configured.generate(PROMPTS, max_new_tokens=COUNT, sampler=Sampler())
     assert result.tokens == greedy
+
+
+def test_the_command_takes_what_it_is_not_told_from_the_directory(model_of, tmp_path, capsys):
+    place = shutil.copytree(model_of()[1].directory, tmp_path / "model")
+    settings = {"temperature": 3.0, "top_k": 90, "top_p": 0.9, "min_p": 0.1}
+    settings["repetition_penalty"] = 1.7
+    (place / "generation_config.json").write_text(json.dumps({**settings, "eos_token_id": 96}))
+    configured = CausalLM(place, providers=["CPUExecutionProvider"])
+    command = ["generate", str(place), "--prompt", "What?", "--provider", "cpu"]
+    for given, options in ((["--greedy"], {}), (["--seed", "2"], {"do_sample": True, "seed": 2})):
+        assert cli.main([*command, *given, "--max-new-tokens", str(COUNT)]) == 0
+        expected = configured.generate("What?", max_new_tokens=COUNT, **options)
+        assert capsys.readouterr().out == f"{expected.texts[0]}\n"
 
 
 class Recorder:

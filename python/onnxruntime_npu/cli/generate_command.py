@@ -99,7 +99,10 @@ def _model(arguments: argparse.Namespace, provider: Any) -> tuple[Any, dict[str,
         raise ArgumentError(f"--adapter expected a causal model, got {name}")
     if arguments.image and "images" not in taken:
         raise ArgumentError(f"--image expected a model of images and text, got {name}")
-    return kind(directory, providers=[provider]), taken
+    model = kind(directory, providers=[provider])
+    if kind is CausalLM:  # which takes nothing from generation_config.json if it has a sampler
+        taken["repetition_penalty"] = model.generation_config.get("repetition_penalty")
+    return model, taken
 
 
 def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:
@@ -118,5 +121,6 @@ def _sampler(arguments: argparse.Namespace, config: dict[str, Any]) -> Any:
         temperature=setting("temperature", _TEMPERATURE),
         top_k=setting("top_k", _TOP_K),
         top_p=setting("top_p", _TOP_P),
+        min_p=config.get("min_p") or 0.0,
         seed=arguments.seed,
     )
