@@ -13,6 +13,7 @@ import onnxruntime_npu_command
 import pytest
 from onnxruntime_npu import cli
 from onnxruntime_npu.cli import export_commands
+from onnxruntime_npu.generation import CausalLM
 
 from .conftest import tiny_model
 from .test_checkpoint import write_gguf
@@ -169,6 +170,14 @@ def test_a_closed_pipe_ends_the_output_in_silence():
     )
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_text_is_written_to_terminals_that_have_no_characters_for_it(lettered, monkeypatch):
+    monkeypatch.setattr(CausalLM, "generate", lambda *_, on_text, **options: on_text("Köln"))
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    assert run("generate", lettered()[1], "--prompt", "x", "--provider", "cpu") == 0
+    assert written.getvalue() == b"K?ln\n"
 
 
 def test_cli_runs_as_a_process():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import secrets
 import sys
 from pathlib import Path
@@ -61,6 +62,8 @@ def _generate(arguments: argparse.Namespace) -> int | None:
         seed = [] if arguments.seed is not None else ["--seed", str(secrets.randbits(31))]
         return ranks.run_ranks(arguments.ranks, [*arguments.argv, *seed])
     speaks = not rank  # of several ranks, the first one
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a model may write what a terminal has not
     provider = PROVIDERS[arguments.provider]
     model, options = _model(arguments, provider)
     result = model.generate(
