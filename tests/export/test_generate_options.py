@@ -97,6 +97,7 @@ def test_prompts_come_in_many_forms(model_of):
         ([], "expected at least one token in every prompt"),
         ([[1], []], "expected at least one token in every prompt"),
         ("", "expected at least one token in every prompt"),
+        (["one", "a\udcffb"], r"expected text of whole characters, got '\\udcff' at 1"),
         ([1, 97], "expected tokens from 0 to 96, got 97"),
         ({"ids": [1]}, "expected input_ids and attention_mask of a tokenizer, got ids"),
         (None, "expected either prompts or input_ids"),

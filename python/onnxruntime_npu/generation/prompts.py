@@ -32,9 +32,24 @@ def token_rows(
     if isinstance(texts, Sequence) and texts and all(isinstance(text, str) for text in texts):
         if attention_mask is not None:
             raise ArgumentError("expected no attention_mask with texts: it belongs to token ids")
-        return [encode(text) for text in texts]
+        return [encode(_checked_text(text)) for text in texts]
     rows = _rows(prompts)
     return rows if attention_mask is None else _kept(rows, attention_mask)
+
+
+def _checked_text(text: str) -> str:
+    """Return a text; ArgumentError for one with half of a pair of surrogates.
+
+    Arguments of a command have such halves where they are not in UTF-8.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        at = error.start
+        raise ArgumentError(
+            f"expected text of whole characters, got {text[at]!r} at {at}"
+        ) from None
+    return text
 
 
 def seen_tokens(rows: list[list[int]], mask: Sequence[Sequence[Any]]) -> list[list[int]]:
