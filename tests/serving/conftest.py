@@ -197,6 +197,10 @@ class Server:
         """Return the id of the encoder's process."""
         return self._child("encoder_process")
 
+    def grammar_process(self) -> int:
+        """Return the id of the process that reads grammars."""
+        return self._child("grammar_process")
+
     def _child(self, module: str) -> int:
         listed = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text()
         named = [c for c in listed.split() if module in Path(f"/proc/{c}/cmdline").read_text()]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import time
+from pathlib import Path
 from typing import Literal
 
 import openai
@@ -193,6 +197,21 @@ def test_a_grammar_that_is_too_complex_harms_nobody_else(server, kind, logprobs)
     answer = server.http.post("/v1/completions", json=body)
     assert answer.json()["choices"][0]["text"] == "bbb"
     assert server.engine_process() == engine
+
+
+def test_a_process_that_has_ended_between_grammars_is_started_again(server):
+    def complete(pattern):
+        format = {"type": "regex", "regex": pattern}
+        body = {"prompt": "a", "max_tokens": 5, "response_format": format}
+        return server.http.post("/v1/completions", json=body)
+
+    assert complete("[xyz]").status_code == 200
+    reader = server.grammar_process()
+    os.kill(reader, signal.SIGKILL)
+    while Path(f"/proc/{reader}").exists():  # until the server has noticed
+        time.sleep(0.01)
+    assert complete("[uvw]").status_code == 200
+    assert server.grammar_process() != reader
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -60,7 +60,8 @@ class GrammarChecks:
                 return self._known[guidance]
             if not self._possible:
                 return ""
-            if self._connection is None:
+            # One that has ended since the last grammar has ended for another reason.
+            if self._connection is None or (self._ended is not None and self._ended.done()):
                 await self._start()
             reason = await self._ask(guidance) if self._possible else ""
             self._known[guidance] = reason
