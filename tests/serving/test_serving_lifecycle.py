@@ -16,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from .conftest import sized
+
 USER = {"role": "user", "content": "hi"}
 LONG = {"prompt": "a", "max_tokens": 200, "temperature": 0}
 
@@ -102,6 +104,18 @@ def test_a_full_cache_gives_right_answers(serve, small_cache, server):
     whole = complete(server, max_tokens=100).choices[0].text
     assert first + "".join(event.choices[0].text for event in rest) == whole
     assert crowded.process.wait(300) == 0
+
+
+def test_requests_that_are_longer_than_the_cache_are_refused(serve, small_cache):
+    server = serve("--deadline", "60", directory=sized(small_cache, num_blocks=4))
+    server.wait_until_ready()
+    (card,) = server.http.get("/v1/models").json()["data"]
+    assert card["max_model_len"] == 4 * 32
+    for options in ({"max_tokens": 0}, {"max_tokens": 1, "logprobs": 1}, {"max_tokens": 1}):
+        for length in (4 * 32, 4 * 32 + 1):
+            body = {"prompt": [1] * (length - options["max_tokens"]), **options}
+            answer = server.http.post("/v1/completions", json=body)
+            assert answer.status_code == (200 if length <= 4 * 32 else 400), answer.text
 
 
 def test_a_second_signal_ends_at_once(serve):

@@ -37,10 +37,12 @@ def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     batch = Batch(engine, blocks["block_size"])
     warm_up(batch)
     limits = engine.get_capabilities()
+    # The engine counts a last token that is not cached, which an answer of no tokens does not have.
+    room = blocks["num_blocks"] * blocks["block_size"]
     channel.send(
         Ready(
             max_batch=limits.configured_max_batch_size,
-            max_length=limits.max_request_length,
+            max_length=min(limits.max_request_length, room),
             cache_blocks=blocks["num_blocks"],
             vocabulary=settings["model"]["vocab_size"],
         )
