@@ -76,6 +76,19 @@ def test_resize_keeps_content():
     assert torch.equal(device.flatten()[:6].cpu(), torch.arange(6.0))
 
 
+@pytest.mark.parametrize("given", [torch.Tensor.t, lambda base: base[:, :2]])
+def test_outputs_of_the_right_shape_keep_their_strides(given):
+    writes = [
+        lambda out: out.resize_(out.shape).fill_(1),
+        lambda out: torch.full(out.shape, 2.0, out=out),
+        lambda out: torch.softmax(torch.ones_like(out), 1, out=out),
+    ]
+    for write in writes:
+        host, device = torch.zeros(3, 4), torch.zeros(3, 4, device="npu")
+        assert write(given(device)).stride() == write(given(host)).stride()
+        assert torch.equal(device.cpu(), host)
+
+
 @pytest.mark.no_values
 def test_failed_resize_leaves_the_tensor_unchanged():
     device = torch.arange(6, dtype=torch.float32).npu()

@@ -88,6 +88,11 @@ void CheckNotNegative(const char* what, at::IntArrayRef values) {
 const at::Tensor& Resize(const at::Tensor& self, at::IntArrayRef size, std::optional<at::MemoryFormat> format) {
   CheckNotNegative("dimension", size);
   TORCH_CHECK(format != at::MemoryFormat::Preserve, "Unsupported memory format ", at::MemoryFormat::Preserve);
+  // A tensor that has the shape keeps its strides, as on other devices: `out=x[:, :2]` writes those columns of x.
+  if (self.sizes() == size) {
+    if (format.has_value()) self.unsafeGetTensorImpl()->empty_tensor_restride(*format);
+    return self;
+  }
   // Memory is allocated first, so that the tensor keeps its shape if that fails.
   const size_t bytes = at::detail::computeStorageNbytesContiguous(size, self.dtype().itemsize(),
                                                                   static_cast<size_t>(self.storage_offset()));
