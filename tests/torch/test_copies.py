@@ -110,6 +110,36 @@ def test_storages_can_be_shared():
 
 
 @pytest.mark.no_values
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x[0].expand(3, 3).copy_(x),
+        lambda x: x[0].expand(3, 3).copy_(torch.ones(3, 3, dtype=torch.int32)),
+        lambda x: x.copy_(x.t()),
+        lambda x: x.view(-1)[1:].copy_(x.view(-1)[:-1]),
+        lambda x: torch.mm(x, x, out=x[0].expand(3, 3)),
+    ],
+)
+def test_copies_into_overlapping_memory_are_refused(write):
+    with pytest.raises(RuntimeError, match="refers? to a single memory location"):
+        write(torch.arange(9.0).view(3, 3))
+    with pytest.raises(RuntimeError, match="refers? to a single memory location"):
+        write(torch.arange(9.0, device="npu").view(3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors is deprecated")
+def test_masks_fill_expanded_tensors_where_they_select_any_of_the_elements():
+    host, device = torch.zeros(3, 1), torch.zeros(3, 1, device="npu")
+    mask = torch.tensor([[False, True, False, False], [False] * 4, [True] * 4])
+    for base, selected in ((host, mask), (device, mask.npu())):
+        base.expand(2, 3, 4).masked_fill_(selected, 1)
+        base.expand(2, 3, 4).masked_fill_(
+            torch.zeros(1, 1, 1, dtype=torch.bool, device=base.device), 2
+        )
+    assert device.flatten().tolist() == host.flatten().tolist() == [1, 0, 1]
+
+
+@pytest.mark.no_values
 def test_pinned_memory():
     host = torch.arange(1000.0).pin_memory()
     assert host.is_pinned() and host[10:].is_pinned() and not torch.zeros(3).is_pinned()

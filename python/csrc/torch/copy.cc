@@ -1,4 +1,5 @@
 // Copies: between devices and the host, between layouts, between element types.
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/conj_physical.h>
 #include <ATen/ops/empty.h>
@@ -152,6 +153,13 @@ at::Tensor CopyFrom(const at::Tensor& from, const at::Tensor& to, bool non_block
   return to;
 }
 
+// The order in which elements are written is undefined, as on other devices.
+at::Tensor CopyWithoutOverlap(const at::Tensor& from, const at::Tensor& to, bool non_blocking) {
+  at::assert_no_internal_overlap(to);
+  at::assert_no_partial_overlap(to, from);
+  return CopyFrom(from, to, non_blocking);
+}
+
 at::Tensor CopyFromAndResize(const at::Tensor& from, const at::Tensor& to) {
   if (to.sizes() != from.sizes()) to.resize_(from.sizes());  // a view of the right size stays a view
   return CopyFrom(from, to, false);
@@ -186,7 +194,7 @@ at::Tensor& Zero(at::Tensor& self) {
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
-  m.impl("_copy_from", &CopyFrom);
+  m.impl("_copy_from", &CopyWithoutOverlap);
   m.impl("_copy_from_and_resize", &CopyFromAndResize);
   m.impl("_local_scalar_dense", &LocalScalar);
   m.impl("fill_.Scalar", &FillScalar);

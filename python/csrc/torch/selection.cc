@@ -41,7 +41,15 @@ at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tenso
     return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
   TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
               self.sizes(), ", got ", mask.sizes());
-  KernelCall("Where").In(Dense(mask)).In(Dense(value, self.scalar_type())).In(Dense(self)).Into(self);
+  // Of an expanded tensor, elements that share memory are filled if the mask selects any of them.
+  at::Tensor target = self;
+  at::Tensor selected = mask;
+  for (int64_t dim = 0; dim < self.dim(); ++dim) {
+    if (self.stride(dim) != 0 || self.size(dim) == 1) continue;
+    selected = selected.expand(target.sizes()).any(dim, /*keepdim=*/true);
+    target = target.narrow(dim, 0, 1);
+  }
+  KernelCall("Where").In(Dense(selected)).In(Dense(value, self.scalar_type())).In(Dense(target)).Into(target);
   return self;
 }
 at::Tensor& MaskedFillScalar(at::Tensor& self, const at::Tensor& mask, const c10::Scalar& value) {
