@@ -14,6 +14,10 @@ DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int8, torch.int16,
     torch.int32, torch.int64, torch.uint8, torch.bool,
 ]  # fmt: skip
+DTYPES_WITHOUT_KERNELS = [
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz,
+    torch.float8_e8m0fnu, torch.complex32,
+]  # fmt: skip
 
 
 def values(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -27,6 +31,13 @@ def test_round_trip(dtype):
     there = host.to("npu")
     assert there.device == torch.device("npu", 0) and there.dtype == dtype
     assert torch.equal(there.cpu().view(torch.uint8), host.view(torch.uint8))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+@pytest.mark.parametrize("dtype", DTYPES_WITHOUT_KERNELS)
+def test_fills_of_dtypes_without_kernels(dtype):
+    host, device = (torch.full((3,), 2.0, dtype=dtype, device=place) for place in ("cpu", "npu"))
+    assert torch.equal(device.cpu().view(torch.uint8), host.view(torch.uint8))
 
 
 @pytest.mark.parametrize("target", DTYPES)
@@ -121,9 +132,9 @@ def test_storages_can_be_shared():
     ],
 )
 def test_copies_into_overlapping_memory_are_refused(write):
-    with pytest.raises(RuntimeError, match="refers? to a single memory location"):
+    with pytest.raises(RuntimeError, match=r"refers? to a single memory location"):
         write(torch.arange(9.0).view(3, 3))
-    with pytest.raises(RuntimeError, match="refers? to a single memory location"):
+    with pytest.raises(RuntimeError, match=r"refers? to a single memory location"):
         write(torch.arange(9.0, device="npu").view(3, 3))
 
 

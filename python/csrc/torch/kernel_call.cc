@@ -77,6 +77,10 @@ at::Tensor ScalarTensor(const c10::Scalar& value, at::ScalarType dtype, const at
     break;
     AT_FORALL_SCALAR_TYPES_AND7(Half, BFloat16, Bool, UInt16, UInt32, UInt64, Float8_e4m3fn, NPU_SEND)
     NPU_SEND(c10::Float8_e5m2, Float8_e5m2)
+    NPU_SEND(c10::Float8_e4m3fnuz, Float8_e4m3fnuz)
+    NPU_SEND(c10::Float8_e5m2fnuz, Float8_e5m2fnuz)
+    NPU_SEND(c10::Float8_e8m0fnu, Float8_e8m0fnu)
+    NPU_SEND(c10::complex<c10::Half>, ComplexHalf)
     NPU_SEND(c10::complex<float>, ComplexFloat)
     NPU_SEND(c10::complex<double>, ComplexDouble)
 #undef NPU_SEND
