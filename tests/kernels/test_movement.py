@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import onnx
 import onnxruntime_npu
@@ -211,6 +213,19 @@ def test_slice(dtype: str, index) -> None:
         return  # not a type of the older version
     legacy = run_npu("Slice", [x], opset=9, starts=[1, 0], ends=[-1, 2], axes=[0, 2])[0]
     assert_close(legacy, x[1:-1, :, 0:2], dtype)
+
+
+def test_slices_backwards_from_before_the_first_element_begin_at_it() -> None:
+    # ONNX clamps such a start to 0, NumPy to -1.
+    for size in (0, 1, 3):
+        x = np.arange(size, dtype=np.float32)
+        for start, end in itertools.product(
+            (INT64_MIN, -5, -4, -2, -1, 0, 2), (INT64_MIN, -5, 0, 1)
+        ):
+            for step in (INT64_MIN, -2, -1):
+                expected = x[max(start, -size) : end : step]
+                sliced = run_npu("Slice", [x, ints(start), ints(end), ints(0), ints(step)])[0]
+                assert_close(sliced, expected, "float32")
 
 
 def test_bad_slices_are_errors() -> None:

@@ -42,8 +42,10 @@ class SliceKernel : public Kernel {
       const int axis = NormalizeAxis("Slice", axes.empty() ? static_cast<int64_t>(i) : axes[i], x.shape.rank());
       NPU_CHECK((seen & (1u << axis)) == 0, "[Slice] expected axes without repetition, got axis ", axis, " twice");
       seen |= 1u << axis;
-      const SliceRange range =
-          ResolveSliceRange("Slice", starts[i], ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
+      // ONNX takes a start before the first element for the first one, with negative steps too; NumPy takes nothing
+      // then.
+      const int64_t start = std::max(starts[i], -x.shape[axis]);
+      const SliceRange range = ResolveSliceRange("Slice", start, ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
       shape[axis] = range.count;
       if (range.count == 0) continue;
       offset += range.start * strides[axis];
