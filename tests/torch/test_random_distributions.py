@@ -9,6 +9,12 @@ def test_npu_generator_is_refused_for_other_devices():
         torch.empty(3).uniform_(generator=torch.Generator("npu"))
 
 
+@pytest.mark.no_values
+def test_generators_of_devices_that_do_not_exist_are_refused():
+    with pytest.raises(RuntimeError, match="invalid device ordinal 99"):
+        torch.Generator("npu:99")
+
+
 def test_normal_of_tensors_uses_the_device_generator():
     mean, deviation = torch.rand(2, 3).npu(), torch.rand(2, 1).npu()
     for arguments in ((mean, deviation), (mean, 2.0), (3.0, deviation)):

@@ -84,7 +84,9 @@ class PhiloxGenerator final : public c10::GeneratorImpl {
 }  // namespace
 
 at::Generator NewGenerator(int device) {
-  return at::make_generator<PhiloxGenerator>(static_cast<c10::DeviceIndex>(device < 0 ? CurrentDevice() : device));
+  const int index =
+      Runtime::Instance().device(device < 0 ? CurrentDevice() : device).index();  // throws if there is none
+  return at::make_generator<PhiloxGenerator>(static_cast<c10::DeviceIndex>(index));
 }
 
 const at::Generator& DefaultGenerator(int device) {
