@@ -144,6 +144,21 @@ except torch.OutOfMemoryError as error:
     assert "caught NPU out of memory" in output
 
 
+@pytest.mark.parametrize("with_torch", ["", "import torch"])
+def test_out_of_memory_has_the_name_that_scripts_catch(run_python, with_torch):
+    code = """
+from onnxruntime_npu import npu
+assert "OutOfMemoryError" in dir(npu)
+try:
+    npu.caching_allocator_alloc(2**50)
+except npu.OutOfMemoryError as error:
+    print("caught", error)
+"""
+    status, output = run_python(f"{with_torch}{code}")
+    assert status == 0, output
+    assert "caught NPU out of memory" in output
+
+
 @pytest.mark.usefixtures("still_memory")
 def test_memory_fraction(block):
     with pytest.raises(TypeError, match="fraction"):

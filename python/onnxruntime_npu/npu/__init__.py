@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .. import torch_bridge
+from .. import errors, torch_bridge
 from . import _sanitizer as _sanitizer
 from . import amp as amp
 from . import devices as devices
@@ -56,6 +56,8 @@ def __getattr__(name: str) -> object:
         return getattr(streams, name)
     if name in legacy_types.NAMES:
         return legacy_types.legacy_type(name)
+    if name == "OutOfMemoryError":  # the name that handlers of scripts have, as in torch.cuda
+        return errors.out_of_memory_type()
     if name == "_initialized":  # torch.utils.checkpoint reads it to save random states
         return is_initialized()
     if name == "default_generators":
@@ -64,4 +66,4 @@ def __getattr__(name: str) -> object:
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *streams.TORCH_CLASSES])
+    return sorted([*globals(), *streams.TORCH_CLASSES, "OutOfMemoryError"])
