@@ -49,6 +49,12 @@ def test_mlp_with_other_activation_is_kept():
     assert type(decoder.layers[0].mlp).__name__ == "LlamaMLP"
 
 
+def test_mlps_that_clip_are_kept():
+    """At 10, which few values reach where the activation is merely not linear."""
+    _, findings = substitute(tiny_model("llama", hidden_act="gelu_10", num_hidden_layers=6))
+    assert [k["site"] for k in findings.kept] == [f"layers.{i}.mlp" for i in range(6)]
+
+
 @pytest.mark.parametrize("form", ["gelu", "gelu_tanh"])
 def test_mlp_gets_the_closer_form_of_gelu(form):
     """A proof may take one for the other, of some weights: none of many is taken."""

@@ -49,6 +49,8 @@ class MlpParts(NamedTuple):
     sparsity: float = 0.0  # the share of activations that are dropped
 
 
+# Deviations of what an MLP activates in proofs. Models clip it at 7 to 16.
+SPREADS = (0.1, 3.0, 30.0)
 # By their names in most models, and in those of the LFM2 family: gate, up and down.
 _NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 
@@ -94,10 +96,10 @@ class MlpRole(Role[MlpParts, nn.Module]):
         return built, difference
 
     def prove(self, original: nn.Module, built: nn.Module) -> float:
-        """Compare in the range where the activation is nearly linear and where it is not."""
+        """Compare where the activation is nearly linear, where it is not, and where some clip."""
         gate_up = part(built, "the MLP", "gate_up")
         x = torch.randn(BATCH, NEW, gate_up.in_features)
-        inputs = [spread_to(x, gate_up(x), spread) for spread in (0.1, 3.0)]
+        inputs = [spread_to(x, gate_up(x), spread) for spread in SPREADS]
         return max(compare(original(x), built(x), "MLP output") for x in inputs)
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:

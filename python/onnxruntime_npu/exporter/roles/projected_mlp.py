@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ..proof import Findings, compare, spread_to
-from .mlp import GatedMlp, MlpParts, MlpRole
+from .mlp import SPREADS, GatedMlp, MlpParts, MlpRole
 from .probes import BATCH, NEW
 from .role import Role, part
 
@@ -61,13 +61,13 @@ class ProjectedMlpRole(Role[ProjectedMlpParts, ProjectedMlp]):
                 yield ProjectedMlp(parts.proj, parts.norm, parts.activation, mlp)
 
     def prove(self, original: nn.Module, built: ProjectedMlp) -> float:
-        """Compare the whole, and the MLP where its gate is nearly linear and where it is not."""
+        """Compare the whole, and the MLP with gates of several sizes."""
         x = torch.randn(BATCH, NEW, part(built.proj, "the MLP", "in_features"))
         whole = compare(original(x), built(x), "MLP output")
         gate_up = built.mlp.gate_up
         normed = torch.randn(BATCH, NEW, gate_up.in_features)
         differences = [whole]
-        for spread in (0.1, 3.0):
+        for spread in SPREADS:
             given = spread_to(normed, gate_up(normed), spread)
             expected = _after(built.act1, given, original, x)
             differences.append(compare(expected, built.mlp(given), "MLP output"))
