@@ -55,6 +55,12 @@ def test_mlps_that_clip_are_kept():
     assert [k["site"] for k in findings.kept] == [f"layers.{i}.mlp" for i in range(6)]
 
 
+def test_attention_that_clips_is_not_rebuilt():
+    """At 8, as OLMo 1.7 does, which hardly any value reaches where softmax is not saturated."""
+    with pytest.raises(NotProven, match="layers.0.self_attn: cached keys: differs"):
+        substitute(tiny_model("olmo", clip_qkv=8.0))
+
+
 @pytest.mark.parametrize("form", ["gelu", "gelu_tanh"])
 def test_mlp_gets_the_closer_form_of_gelu(form):
     """A proof may take one for the other, of some weights: none of many is taken."""
