@@ -340,6 +340,7 @@ def test_a_huge_body_of_unknown_length_is_cut(server):
     [
         ("GET", "/v1/completions", 405, "method_not_allowed"),
         ("POST", "/v1/nothing", 404, "not_found"),
+        ("POST", "/v1/completions/", 404, "not_found"),
         ("GET", "/v1/models/other", 404, "model_not_found"),
     ],
 )

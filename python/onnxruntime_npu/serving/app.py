@@ -43,6 +43,8 @@ def create_app(service: Service) -> FastAPI:
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # A redirection would name the client's host, without a proxy's scheme and path.
+        redirect_slashes=False,
     )
     app.state.service = service
     app.include_router(router)
