@@ -43,6 +43,9 @@ def test_limits_key_and_origins(serve):
     wrong = {"Authorization": "Bearer Secret"}
     refused = server.http.post("/v1/completions", json=LONG, headers=wrong)
     assert refused.json()["error"]["code"] == "invalid_api_key"
+    assert refused.headers["www-authenticate"] == "Bearer"
+    named = {"Authorization": "bearer secret"}  # names of schemes have no case
+    assert server.http.get("/v1/models", headers=named).status_code == 200
     asked = {
         **{"Origin": "https://page.example", "Access-Control-Request-Method": "POST"},
         "Access-Control-Request-Headers": "authorization",

@@ -81,16 +81,18 @@ class ApiKey:
 
     def __init__(self, app: ASGIApp, key: str, metrics: Metrics) -> None:
         self._app = app
-        self._expected = f"Bearer {key}".encode()
+        self._expected = key.encode()
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one connection event of ASGI."""
         if scope["type"] == "http" and scope["path"] not in _OPEN_PATHS:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not hmac.compare_digest(given, self._expected):
+            header = dict(scope["headers"]).get(b"authorization", b"")
+            scheme, _, given = header.partition(b" ")
+            if scheme.lower() != b"bearer" or not hmac.compare_digest(given, self._expected):
                 message = "expected the header Authorization: Bearer with this server's API key"
                 error = ApiError(401, "invalid_api_key", message)
+                error.headers = {"WWW-Authenticate": "Bearer"}
                 return await _refuse(error, self._metrics, scope, receive, send)
         await self._app(scope, receive, send)
 
@@ -148,7 +150,7 @@ async def _refuse(
 ) -> None:
     metrics.errors.labels(error.code).inc()
     await _drain(receive)
-    await JSONResponse(error.body(), error.status_code)(scope, receive, send)
+    await JSONResponse(error.body(), error.status_code, error.headers)(scope, receive, send)
 
 
 async def _drain(receive: Receive) -> None:
