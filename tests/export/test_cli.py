@@ -172,6 +172,16 @@ def test_a_closed_pipe_ends_the_output_in_silence():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_command_may_have_no_output_at_all():
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m onnxruntime_npu.cli ops >&-"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_text_is_written_to_terminals_that_have_no_characters_for_it(lettered, monkeypatch):
     monkeypatch.setattr(CausalLM, "generate", lambda *_, on_text, **options: on_text("Köln"))
     written = io.BytesIO()

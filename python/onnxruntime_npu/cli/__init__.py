@@ -38,7 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with _stopped_by_signals():
             code = arguments.run(arguments) or 0
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as of a service that was started with it closed
+            sys.stdout.flush()
     except ArgumentError as error:
         return _fail(2, error)
     except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
