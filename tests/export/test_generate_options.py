@@ -285,7 +285,10 @@ def test_sampling_options_are_those_of_a_sampler(model_of, options):
 def test_one_candidate_is_the_greedy_choice(model_of):
     _, model = model_of()
     greedy = model.generate(PROMPTS, max_new_tokens=COUNT).tokens
-    for one in ({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-6}):
+    for one in (
+        *({"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}, {"temperature": 1e-6}),
+        *({"temperature": 1e-300}, {"top_p": 1e-300}),  # zero to float32
+    ):
         assert model.generate(PROMPTS, max_new_tokens=COUNT, do_sample=True, **one).tokens == greedy
 
 
