@@ -89,6 +89,7 @@ def test_prompts_come_in_many_forms(model_of):
     ("prompts", "error"),
     [
         (5, r"expected text, token ids, or a batch of either, got int"),
+        (b"abc", "a batch of either, got bytes: 'bytes' object is no text"),
         ([1.5, 2.0], "token ids, or a batch of either, got list: 'float'"),
         (np.ones((1, 2)), r"got ndarray of shape \[1, 2\]: 'float'"),
         (np.ones((1, 2, 3), int), r"got ndarray of shape \[1, 2, 3\]"),

@@ -89,6 +89,8 @@ def _of_tokenizer(given: Mapping[str, Any], attention_mask: Any) -> tuple[Any, A
 def _rows(prompts: Any) -> list[list[int]]:
     """Return rows of ids of one row or several."""
     try:
+        if isinstance(prompts, bytes | bytearray):  # whose items are numbers
+            raise TypeError(f"{type(prompts).__name__!r} object is no text")
         given = [_plain(each) for each in _plain(prompts)]
         if any(isinstance(each, list | tuple) for each in given):
             return [[_token(token) for token in row] for row in given]
