@@ -34,6 +34,23 @@ def test_deterministic_mode_fills_new_memory():
 
 
 @pytest.mark.no_values
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+def test_nested_tensors_of_strided_layout_are_refused():
+    parts = [torch.ones(2, 4, device="npu", requires_grad=True), torch.ones(3, 4, device="npu")]
+    refused = "no nested tensors of strided layout"
+    moved = torch.nested.nested_tensor([[1.0], [2.0, 3.0]], device="npu", requires_grad=True)
+    for use in (torch.clone, torch.Tensor.cpu, lambda x: x * 2):
+        with pytest.raises(NotImplementedError, match="'NestedTensornpu' backend"):
+            use(moved)
+    with pytest.raises(RuntimeError, match=refused):
+        torch.nested.as_nested_tensor(parts)
+    jagged = torch.nested.as_nested_tensor(parts, layout=torch.jagged)
+    heads = jagged.unflatten(-1, [2, 2]).transpose(1, 2)
+    with pytest.raises(RuntimeError, match=refused):
+        torch.nn.functional.scaled_dot_product_attention(heads, heads, heads)
+
+
+@pytest.mark.no_values
 def test_is_set_to_compares_memory():
     x = torch.empty(3, 4, device="npu")
     assert torch.empty(0, device="npu").set_(x).is_set_to(x)

@@ -6,6 +6,7 @@
 #include <ATen/native/Resize.h>
 #include <ATen/native/ResizeCommon.h>
 #include <ATen/native/TensorFactories.h>
+#include <ATen/ops/_nested_tensor_size_native.h>
 #include <ATen/ops/_reshape_alias_native.h>
 #include <ATen/ops/as_strided_native.h>
 #include <ATen/ops/from_blob.h>
@@ -79,6 +80,14 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
   const c10::DeviceGuard guard(Resolve(device));
   return Filled(
       at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype)));
+}
+
+// Not refused as a NotImplementedError, after which torch's jagged tensors try another call, whose error misleads.
+at::Tensor NestedTensor(at::TensorList, std::optional<at::ScalarType>, std::optional<at::Layout>,
+                        std::optional<c10::Device>, std::optional<bool>) {
+  TORCH_CHECK(false,
+              "npu has no nested tensors of strided layout, with which torch also computes attention of jagged ones: "
+              "use layout=torch.jagged, and for attention padded tensors with a mask");
 }
 
 void CheckNotNegative(const char* what, at::IntArrayRef values) {
@@ -178,6 +187,12 @@ at::Tensor EmptyWithSwappedMemory(at::IntArrayRef size, std::optional<at::Scalar
                     .make_tensor());
 }
 
+// torch makes nested tensors of strided layout from lists in host memory, too. No operator takes them, but autograd
+// asks their sizes before it calls one, where an error would end the process.
+TORCH_LIBRARY_IMPL(aten, NestedTensorPrivateUse1, m) {
+  m.impl("_nested_tensor_size", &at::native::_nested_tensor_size);
+}
+
 TORCH_LIBRARY_FRAGMENT(npu, m) {
   m.def("empty_with_swapped_memory(int[] size, *, ScalarType? dtype=None, Device? device=None) -> Tensor",
         torch::dispatch(c10::DispatchKey::CompositeExplicitAutograd, TORCH_FN(EmptyWithSwappedMemory)));
@@ -187,6 +202,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("empty.memory_format", &EmptyMemoryFormat);
   m.impl("empty_strided", &EmptyStrided);
+  m.impl("_nested_tensor_from_tensor_list", &NestedTensor);
   m.impl("resize_", &Resize);
   m.impl("set_.source_Storage_storage_offset", &SetStorage);
   m.impl("set_.source_Storage", &SetWholeStorage);
