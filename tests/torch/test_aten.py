@@ -220,6 +220,19 @@ def test_softmax_and_norms(dtype, layout):
         check(lambda t, w: F.rms_norm(t.float(), (width,), w.float(), 1e-6), t, w)
 
 
+def test_layer_norm_of_float64_keeps_its_digits_in_gradients():
+    host, weight = torch.randn(3, 2, 4, dtype=torch.float64), torch.rand(2, 4, dtype=torch.float64)
+    device = host.npu().requires_grad_()
+    x = host.requires_grad_()
+    expected = torch.native_layer_norm(x, (2, 4), weight, None, 1e-5)
+    results = torch.native_layer_norm(device, (2, 4), weight.npu(), None, 1e-5)
+    (want,) = torch.autograd.grad(expected[0].pow(3).sum(), x)
+    (got,) = torch.autograd.grad(results[0].pow(3).sum(), device)
+    # A statistic in float32 is wrong by up to 6e-8 of its value.
+    for a, b in zip((*results, got), (*expected, want), strict=True):
+        torch.testing.assert_close(a.cpu(), b, rtol=1e-12, atol=1e-11)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool], ids=str)
 def test_indexing(dtype):
     t, i = make(dtype, 3, 4, 5), torch.tensor([2, 0, 2])

@@ -22,6 +22,7 @@
 #include <ATen/ops/native_layer_norm_ops.h>
 #include <ATen/ops/prod_meta.h>
 #include <ATen/ops/sum_meta.h>
+#include <ATen/ops/var_mean.h>
 #include <torch/library.h>
 
 #include <numeric>
@@ -344,7 +345,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input
   call.In(Dense(input)).In(scale).Set("axis", axis).Set("epsilon", epsilon);
   if (Has(bias)) call.In(Dense(*bias, dtype));
   std::vector<at::Tensor> results = call.Run(3);
-  return {results[0], results[1], results[2]};
+  if (dtype != at::kDouble) return {results[0], results[1], results[2]};
+  // The kernel returns float32, as ONNX says; gradients of float64 need all of the digits.
+  std::vector<int64_t> axes(normalized.size());
+  std::iota(axes.begin(), axes.end(), axis);
+  const auto [variance, mean] = at::var_mean(input, axes, /*correction=*/0, /*keepdim=*/true);
+  return {results[0], mean, (variance + epsilon).rsqrt()};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
