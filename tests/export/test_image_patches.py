@@ -63,21 +63,21 @@ _EXPERTS_OF_LAST = {  # beside one that every token has
     "npu_moe_init_routing_v2": 1,
 }
 _EXPERTS_OF_KINDS = {op: 2 * count for op, count in _EXPERTS_OF_LAST.items()}
-# Operators of the text; Qwen3.5's experts are beside one that every token has.
+# Operators of the text. Those of experts are beside one that every token has, but of Qwen3-VL.
 FUSED = {
     "qwen2_vl": _ATTENTION | _MLPS,
     "qwen2_5_vl": _ATTENTION | _MLPS,
     "qwen3_vl": _ATTENTION | _NORMED_HEADS | _MLPS,
     "qwen3_5": _ATTENTION | _STATES | _MLPS,
-    "qwen3_vl_moe": _ATTENTION | _NORMED_HEADS | _EXPERTS,
-    "qwen3_5_moe": _ATTENTION | _STATES | _EXPERTS | _MLPS,
+    "qwen3_vl_moe": _ATTENTION | _NORMED_HEADS | _EXPERTS | _MLPS,
+    "qwen3_5_moe": _ATTENTION | _STATES | _EXPERTS | {"npu_swiglu": 4},
     "glm4v": _ATTENTION | _NORMED_OUTPUTS | _MLPS,
-    "glm4v_moe": _ATTENTION | _EXPERTS_OF_LAST | _MLPS,
+    "glm4v_moe": _ATTENTION | _EXPERTS_OF_LAST | {"npu_swiglu": 3},
     "glm46v": _ATTENTION | _NORMED_OUTPUTS | _MLPS,
     "glm_ocr": _ATTENTION | _NORMED_OUTPUTS | _MLPS,
     "paddleocr_vl": _ATTENTION | _MLPS,
     "video_llama_3": _ATTENTION | _MLPS,
-    "ernie4_5_vl_moe": _ATTENTION | _EXPERTS_OF_KINDS | _MLPS,
+    "ernie4_5_vl_moe": _ATTENTION | _EXPERTS_OF_KINDS | {"npu_swiglu": 4},
     "exaone4_5": _ATTENTION | _NORMED_SUMMANDS | _MLPS,
 }
 _SLOW = (

@@ -40,9 +40,10 @@ LATENT = {**ATTENDED, "npu_mla_prolog": 2, **ADDED, "npu_rms_norm": 1}
 FUSED = {
     "bloom": ({**ATTENDED, "npu_gelu": 2}, set()),
     "cohere": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, "npu_layer_norm_eval": 3}, set()),
-    "deepseek_v2": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),
+    # An MLP, a shared expert and the routed ones.
+    "deepseek_v2": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 3}, set()),
     # One of the layers is dense, the other has a shared expert.
-    "deepseek_v3": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 2}, set()),
+    "deepseek_v3": ({**LATENT, **ROUTED, **GROUPED, "npu_swiglu": 3}, set()),
     "falcon": ({**ATTENDED, **ROTATED, "npu_gelu": 2}, set()),
     "falcon-alibi": ({**ATTENDED, "npu_gelu": 2}, set()),
     "gemma2": ({**ROTATED, "npu_geglu": 2, **ADDED, "npu_rms_norm": 5}, {"attention"}),
@@ -83,7 +84,7 @@ FUSED = {
     "granite": ({**ATTENDED, **ROTATED, "npu_swiglu": 2, **ADDED, "npu_rms_norm": 1}, set()),
     # The second layer has experts, and no rotation.
     "llama4_text": (
-        {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 2, **ROUTED, **ADDED, "npu_rms_norm": 1},
+        {**ATTENDED, "npu_rotary_mul": 2, "npu_swiglu": 3, **ROUTED, **ADDED, "npu_rms_norm": 1},
         set(),
     ),
     "mpt": ({**ATTENDED, "npu_gelu": 2}, {"mlp"}),

@@ -13,6 +13,7 @@ from onnxruntime_npu.exporter.roles.norm import KeptNorm
 from onnxruntime_npu.exporter.roles.router import RouterRole, is_router
 from onnxruntime_npu.exporter.substitution import substitute
 from onnxruntime_npu.exporter.weights.lazy_weight import LazyWeight
+from torch import nn
 
 from .conftest import tiny_model
 
@@ -57,7 +58,7 @@ def test_mlps_that_clip_are_kept():
 
 def test_attention_that_clips_is_not_rebuilt():
     """At 8, as OLMo 1.7 does, which hardly any value reaches where softmax is not saturated."""
-    with pytest.raises(NotProven, match="layers.0.self_attn: cached keys: differs"):
+    with pytest.raises(NotProven, match=r"layers.0.self_attn: cached keys: differs"):
         substitute(tiny_model("olmo", clip_qkv=8.0))
 
 
@@ -70,10 +71,10 @@ def test_mlp_gets_the_closer_form_of_gelu(form):
     assert {layer.mlp.activation for layer in decoder.layers} == {form}
 
 
-class Sharpened(torch.nn.Module):
+class Sharpened(nn.Module):
     """An RMSNorm by its attributes, but not by its results."""
 
-    def __init__(self, norm: torch.nn.Module) -> None:
+    def __init__(self, norm: nn.Module) -> None:
         super().__init__()
         self.weight, self.variance_epsilon = norm.weight, norm.variance_epsilon
         self.norm = copy.deepcopy(norm)
@@ -82,11 +83,18 @@ class Sharpened(torch.nn.Module):
         return self.norm(x) * (1 + 0.01 * torch.tanh(x))
 
 
-def test_experts_with_different_results_are_refused():
+@pytest.mark.parametrize("gate", [nn.Tanh(), nn.Sequential(nn.Hardtanh(-100.0, 10.0), nn.SiLU())])
+def test_experts_keep_a_gate_that_no_operator_has(gate):
     model = tiny_model("qwen2_moe")
-    model.model.layers[1].mlp.experts.act_fn = torch.nn.Tanh()
+    model.model.layers[1].mlp.experts.act_fn = gate
     _, findings = substitute(model)
     assert findings.kept == [] and findings.expected_nodes["_npu_grouped_matmul"] == 4
+    # Those of shared experts, and of the first layer's.
+    assert findings.expected_nodes["npu_swiglu"] == 3
+
+
+def test_experts_with_different_results_are_refused():
+    model = tiny_model("qwen2_moe")
     experts = model.model.layers[1].mlp.experts
     once = experts.forward
     experts.forward = lambda *args: once(*args) * 1.01
@@ -134,7 +142,7 @@ def test_routers_are_recognised_by_what_they_compute(kind, changes, operator, ex
     router = next(module for module in model.modules() if is_router(module))
     tensors = [*router.named_parameters(), *router.named_buffers()]
     for bias in (tensor for name, tensor in tensors if "correction" in name):
-        torch.nn.init.normal_(bias, std=0.1)
+        nn.init.normal_(bias, std=0.1)
     if operator is None:
         with pytest.raises(NotProven, match="weights of experts: differs"):
             RouterRole().proven(router)

@@ -12,9 +12,19 @@ from torch import nn
 from ...converters.quantized_experts import bias_of, first_name, is_experts, rows_of_experts
 from ..integers.stored_experts import StoredExperts
 from ..proof import Findings, NotProven, compare, spread_to
+from .mlp import SPREADS, MlpRole, is_mlp
 from .probes import BATCH, NEW
 from .role import Role
-from .router import FusedRouter, RouterRole, is_router
+from .router import RouterRole, is_router
+
+
+class SwigluGate(nn.Module):
+    """The gate of experts by one operator, in the place of their own module."""
+
+    operator = "npu_swiglu"
+
+    def _apply_gate(self, rows: torch.Tensor) -> torch.Tensor:
+        return torch.ops.npu.npu_swiglu(rows, -1)
 
 
 class RoutedExperts(nn.Module):
@@ -155,13 +165,13 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
 
     def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts | ExpertsBesideIdentities]:
         """Yield the experts as grouped matmuls."""
-        routed = RoutedExperts(parts)
-        yield ExpertsBesideIdentities(routed, parts.identities) if parts.identities else routed
+        for routed in routed_experts(parts):
+            yield ExpertsBesideIdentities(routed, parts.identities) if parts.identities else routed
 
     def prove(self, original: Any, built: RoutedExperts | ExpertsBesideIdentities) -> float:
         """Compare with tokens that are routed to a random half of the experts."""
-        given = routed_tokens(built)
-        return compare(original(*given), built(*given), "output")
+        inputs = [routed_tokens(built, spread) for spread in SPREADS]
+        return max(compare(original(*given), built(*given), "output") for given in inputs)
 
     def report(
         self,
@@ -174,43 +184,64 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
         findings.replaced("npu_moe_init_routing_v2", difference)
         findings.replaced("_npu_grouped_matmul", difference, nodes=2)
         findings.replaced("npu_moe_finalize_routing", difference)
+        routed = built.experts if isinstance(built, ExpertsBesideIdentities) else built
+        if isinstance(routed.rest, SwigluGate):
+            findings.replaced(routed.rest.operator, difference)
+
+
+def routed_experts(parts: ExpertsParts) -> Iterator[RoutedExperts]:
+    """Yield experts whose gate is one operator, if they have a gate, then with their own."""
+    if getattr(parts.rest, "has_gate", True):
+        yield RoutedExperts(parts._replace(rest=SwigluGate()))
+    yield RoutedExperts(parts)
 
 
 def routed_tokens(
-    experts: RoutedExperts | ExpertsBesideIdentities,
+    experts: RoutedExperts | ExpertsBesideIdentities, spread: float
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return tokens [BATCH * NEW, H], a random half of the experts for each, and their weights."""
+    """Return tokens [BATCH * NEW, H], a random half of the experts for each, and their weights.
+
+    ``spread``: the deviation of what the experts activate.
+    """
     x = torch.randn(BATCH * NEW, experts.up.shape[1])
-    x = spread_to(x, torch.matmul(x, experts.up), 2.0)
+    x = spread_to(x, torch.matmul(x, experts.up), spread)
     chosen = torch.rand(len(x), experts.total).argsort(dim=-1)[:, : max(1, experts.total // 2)]
     return x, chosen, torch.rand(chosen.shape)
 
 
 class RoutedMlpRole(Role[nn.Module, nn.Module]):
-    """A routed MLP: shared experts are kept; experts, and the router if proven, are replaced."""
+    """A routed MLP: experts are replaced, and the router and shared experts if they are proven."""
 
     def __init__(self) -> None:
         self._difference = 0.0
-        self._kept: dict[str, str] = {}  # routers, and why
+        # By the names of the routers and of the shared experts that were proven.
+        self._roles: dict[str, Role[Any, Any]] = {}
+        self._kept: dict[str, tuple[str, str]] = {}  # the others, with their role and why
 
     def match(self, original: nn.Module) -> nn.Module:
         """Find the experts."""
         return original
 
     def build(self, parts: nn.Module) -> Iterator[nn.Module]:
-        """Yield the MLP with its experts replaced, and its router."""
+        """Yield the MLP with its experts replaced, its router and its shared experts."""
         experts: Any = parts.experts
         routed, self._difference = ExpertsRole().proven(experts)
         replaced: dict[int, nn.Module] = {id(experts): routed}
-        for name, router in parts.named_children():
-            if not is_router(router):
+        for name, child in parts.named_children():
+            role: Role[Any, Any]
+            if is_router(child):
+                # A copy: its weights will be converted, and the given model's are not.
+                title, role, given = "router", RouterRole(), copy.deepcopy(child)
+            elif child is not experts and is_mlp(child):
+                title, role, given = "mlp", MlpRole(), child
+            else:
                 continue
             try:
-                # A copy: its weights will be converted, and the given model's are not.
-                replaced[id(router)], found = RouterRole().proven(copy.deepcopy(router))
+                replaced[id(child)], found = role.proven(given)
             except NotProven as error:
-                self._kept[name] = str(error)
+                self._kept[name] = title, str(error)
                 continue
+            self._roles[name] = role
             self._difference = max(self._difference, found)
         yield copy.deepcopy(parts, replaced)
 
@@ -222,14 +253,13 @@ class RoutedMlpRole(Role[nn.Module, nn.Module]):
         return max(self._difference, compare(expected, actual, "output"))
 
     def report(self, findings: Findings, site: str, built: nn.Module, difference: float) -> None:
-        """Record the nodes of the experts and of the router."""
+        """Record the nodes of all experts and of the router."""
         experts: Any = built.experts
         ExpertsRole().report(findings, f"{site}.experts", experts, difference)
-        for name, module in built.named_children():
-            if isinstance(module, FusedRouter):
-                RouterRole().report(findings, f"{site}.{name}", module, difference)
-        for name, why in self._kept.items():
-            findings.keep(f"{site}.{name}", "router", why)
+        for name, role in self._roles.items():
+            role.report(findings, f"{site}.{name}", built.get_submodule(name), difference)
+        for name, (title, why) in self._kept.items():
+            findings.keep(f"{site}.{name}", title, why)
 
     def keep(
         self, original: nn.Module, findings: Findings, site: str, reason: NotProven

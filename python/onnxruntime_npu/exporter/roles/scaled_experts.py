@@ -16,12 +16,11 @@ from torch import nn
 
 from ...converters.quantized_experts import bias_of, first_name, is_experts
 from ..proof import Findings, NotProven, compare, spread_to
-from .experts import ExpertsParts, ExpertsRole, RoutedExperts
+from .experts import ExpertsParts, ExpertsRole, RoutedExperts, routed_experts
+from .mlp import SPREADS
 from .probes import BATCH, NEW
 from .role import Role
 from .router import is_router
-
-_SPREAD = 2.0  # deviations of the router's logits in the proof
 
 
 class ScaledExperts(nn.Module):
@@ -59,13 +58,13 @@ def is_scaled_experts(module: Any) -> bool:
     )
 
 
-class ScaledExpertsRole(Role[RoutedExperts, ScaledExperts]):
+class ScaledExpertsRole(Role[ExpertsParts, ScaledExperts]):
     """A routed MLP that scales the tokens of experts, not their results."""
 
     def __init__(self) -> None:
         self._original: Any = None
 
-    def match(self, original: Any) -> RoutedExperts:
+    def match(self, original: Any) -> ExpertsParts:
         """Find the weights of the experts, which multiply rows of tokens as they are."""
         self._original, experts = original, original.experts
         up, down = (getattr(experts, name).detach() for name in (first_name(experts), "down_proj"))
@@ -75,18 +74,19 @@ class ScaledExpertsRole(Role[RoutedExperts, ScaledExperts]):
             )
         biases = bias_of(experts, first_name(experts)), bias_of(experts, "down_proj")
         rest = copy.deepcopy(experts, {id(weight): None for weight in experts.parameters()})
-        return RoutedExperts(ExpertsParts(up, down, *biases, rest))
+        return ExpertsParts(up, down, *biases, rest)
 
-    def build(self, parts: RoutedExperts) -> Iterator[ScaledExperts]:
+    def build(self, parts: ExpertsParts) -> Iterator[ScaledExperts]:
         """Yield the MLP with experts that compute what they are chosen for."""
-        yield ScaledExperts(self._original, parts)
+        for experts in routed_experts(parts):
+            yield ScaledExperts(self._original, experts)
 
     def prove(self, original: Any, built: ScaledExperts) -> float:
         """Compare results for tokens that choose different experts."""
-        weight = next(w for w in built.router.parameters() if w.dim() > 1)
-        x = torch.randn(BATCH, NEW, weight.shape[1])
-        x = spread_to(x, torch.matmul(x, weight.float().t()), _SPREAD)
-        return compare(original(x)[0], built(x)[0], "output")
+        x = torch.randn(BATCH, NEW, built.experts.up.shape[1])
+        projected = torch.matmul(x[0], built.experts.up)
+        inputs = [spread_to(x, projected, spread) for spread in SPREADS]
+        return max(compare(original(each)[0], built(each)[0], "output") for each in inputs)
 
     def report(
         self, findings: Findings, site: str, built: ScaledExperts, difference: float

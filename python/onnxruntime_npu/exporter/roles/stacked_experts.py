@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from ..proof import Findings, NotProven, compare
-from .experts import ExpertsParts, ExpertsRole, RoutedExperts, routed_tokens
+from .experts import ExpertsParts, ExpertsRole, RoutedExperts, routed_experts, routed_tokens
+from .mlp import SPREADS
 from .probes import BATCH, NEW
 from .role import Role
 
@@ -62,13 +63,16 @@ class StackedExpertsRole(Role[ExpertsParts, StackedExperts]):
 
     def build(self, parts: ExpertsParts) -> Iterator[StackedExperts]:
         """Yield the experts as grouped matmuls."""
-        yield StackedExperts(RoutedExperts(parts))
+        yield from map(StackedExperts, routed_experts(parts))
 
     def prove(self, original: Any, built: StackedExperts) -> float:
         """Compare with tokens that are routed to a random half of the experts."""
-        x, *routed = routed_tokens(built.experts)
-        x = x.unflatten(0, (BATCH, NEW))
-        return compare(original(x, *routed), built(x, *routed), "output")
+        differences = []
+        for spread in SPREADS:
+            x, *routed = routed_tokens(built.experts, spread)
+            x = x.unflatten(0, (BATCH, NEW))
+            differences.append(compare(original(x, *routed), built(x, *routed), "output"))
+        return max(differences)
 
     def report(
         self, findings: Findings, site: str, built: StackedExperts, difference: float
