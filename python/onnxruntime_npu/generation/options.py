@@ -8,12 +8,15 @@ from dataclasses import dataclass, fields
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from ..errors import ArgumentError
 from ..sampling import Sampler
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 _COUNT = "a whole number from 1"
 _TOP_K = 50  # transformers' default
+_TINIEST, _LARGEST = (float(end) for end in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,9 @@ class GenerationOptions:
         if not isinstance(self.do_sample, bool):
             raise ArgumentError(f"do_sample expected True or False, got {self.do_sample!r}")
         for name in ("presence_penalty", "frequency_penalty"):
-            _check(name, getattr(self, name), Real, math.isfinite, "a finite number")
-        _check("repetition_penalty", self.repetition_penalty, Real, _positive, "a number above 0")
+            _check(name, getattr(self, name), Real, _is_float32, "a finite number of float32")
+        factor = self.repetition_penalty
+        _check("repetition_penalty", factor, Real, _divides, "a number of float32 above 0")
         count = self.num_return_sequences
         _check("num_return_sequences", count, Integral, _positive, _COUNT)
         if self.prompt_lookup_num_tokens is not None:
@@ -172,6 +176,15 @@ class GenerationOptions:
 
 def _positive(value: float) -> bool:
     return 0 < value < math.inf
+
+
+# Scores have float32: beyond it a penalty of 0 occurrences is not a number.
+def _is_float32(value: float) -> bool:
+    return abs(value) <= _LARGEST
+
+
+def _divides(value: float) -> bool:
+    return _TINIEST <= value <= _LARGEST
 
 
 def _check(name: str, value: Any, kind: Any, allowed: Callable[[Any], bool], expected: str) -> None:
