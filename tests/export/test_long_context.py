@@ -237,4 +237,6 @@ def test_frequencies_that_are_not_proven_are_listed(monkeypatch):
     _, findings = keep_original(model, "for a test")
     reasons = [k["reason"] for k in findings.kept if k["site"] == "model.rotary_emb"]
     assert len(reasons) == 1
-    assert reasons[0].startswith("frequencies are those of a batch's longest row: rotary tables")
+    assert reasons[0].startswith("frequencies do not follow a row's length: rotary tables")
+    (warning,) = findings.warnings
+    assert warning.startswith("rows beyond the original context may be wrong: model.rotary_emb")

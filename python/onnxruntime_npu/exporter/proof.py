@@ -76,6 +76,7 @@ class Findings:
     expected_nodes: dict[str, int] = field(default_factory=dict)
     worst_difference: dict[str, float] = field(default_factory=dict)
     kept: list[dict[str, str]] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
 
     def replaced(self, op: str, difference: float, nodes: int = 1) -> None:
         """Record that the export must contain ``nodes`` more nodes of operator ``op``."""

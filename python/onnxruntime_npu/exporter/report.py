@@ -85,6 +85,7 @@ class ExportReport:
         """Set the replaced and the kept parts; ``nodes`` must have been counted."""
         operators = all_ops()
         self.kept = findings.kept
+        self.warnings += findings.warnings
         for op, count in sorted(findings.expected_nodes.items()):
             name = f"npu::{operators[op].onnx_type}" if op in operators else op  # one of ONNX
             emitted = self.nodes.get(name, 0)

@@ -80,8 +80,11 @@ def follow_lengths(model: Any, findings: Findings) -> None:
         try:
             model.set_submodule(name, attempt(_proven, module, by_layer))
         except NotProven as error:
-            reason = f"frequencies are those of a batch's longest row: {error}"
-            findings.keep(name, "rotary", reason)
+            findings.keep(name, "rotary", f"frequencies do not follow a row's length: {error}")
+            findings.warnings.append(
+                f"rows beyond the original context may be wrong: {name} has the frequencies of "
+                f"the rows that it was traced with"
+            )
 
 
 def _name(name: str, layer_type: str | None) -> str:
