@@ -25,8 +25,8 @@ def add_command(commands: Commands) -> None:
         help="an OpenAI-compatible service for exported models",
         description="Serve a model exported with --cache paged (/v1/chat/completions, "
         "/v1/completions) or an exported encoder (/v1/embeddings), with /v1/models, /tokenize, "
-        f"/health, /ready and /metrics. With the environment variable {_API_KEY} set, clients have "
-        "to send its value as their API key.",
+        f"/detokenize, /health, /ready and /metrics. With the environment variable {_API_KEY} set, "
+        "clients have to send its value as their API key.",
     )
     serve.add_argument(
         "model_dir", metavar="OUT_DIR", help="what `export --cache paged` or `export-encoder` wrote"

@@ -99,7 +99,7 @@ TEST_CASE("movement: slices of random shapes, forwards and backwards") {
       steps.push_back(dice(0, 1) ? dice(1, 4) : dice(-4, -1));
       const int64_t n = x.shape()[axis], step = steps.back();
       int64_t start = starts.back() < 0 ? starts.back() + n : starts.back();
-      first[axis] = step > 0 ? std::clamp<int64_t>(start, 0, n) : std::clamp<int64_t>(start, -1, n - 1);
+      first[axis] = std::clamp<int64_t>(start, 0, step > 0 ? n : n - 1);  // NumPy clamps to -1 backwards
       step_of[axis] = step;
     }
     const HostTensor y = RunOp("Slice", {x, Ints(starts), Ints(ends), Ints(axes), Ints(steps)})[0];
