@@ -30,14 +30,18 @@ template <class T, int... I>
 
 }  // namespace internal
 
+// Rows are `from_pitch` and `to_pitch` elements apart; every element is xored with `flip`.
 template <class T>
-[[gnu::always_inline]] inline void TransposeRegisters(Register<T> (&rows)[kBlockSide<T>]) {
+[[gnu::always_inline]] inline void TransposeBlock(const T* from, int64_t from_pitch, T* to, int64_t to_pitch,
+                                                  T flip = 0) {
   constexpr int kSide = kBlockSide<T>;
   constexpr std::make_integer_sequence<int, kSide> kLanes{};
+  Register<T> rows[kSide], next[kSide];
+#pragma GCC unroll 16
+  for (int i = 0; i < kSide; ++i) rows[i] = *reinterpret_cast<const Register<T>*>(from + i * from_pitch) ^ flip;
   // Each pass moves one bit of the number of an element's row to that of its column.
 #pragma GCC unroll 4
   for (int pass = kSide; pass > 1; pass /= 2) {
-    Register<T> next[kSide];
 #pragma GCC unroll 8
     for (int i = 0; i < kSide / 2; ++i) {
       next[2 * i] = internal::InterleavedHalves<T>(rows[i], rows[i + kSide / 2], false, kLanes);
@@ -46,16 +50,6 @@ template <class T>
 #pragma GCC unroll 16
     for (int i = 0; i < kSide; ++i) rows[i] = next[i];
   }
-}
-
-// Rows are `from_pitch` and `to_pitch` elements apart.
-template <class T>
-[[gnu::always_inline]] inline void TransposeBlock(const T* from, int64_t from_pitch, T* to, int64_t to_pitch) {
-  constexpr int kSide = kBlockSide<T>;
-  Register<T> rows[kSide];
-#pragma GCC unroll 16
-  for (int i = 0; i < kSide; ++i) rows[i] = *reinterpret_cast<const Register<T>*>(from + i * from_pitch);
-  TransposeRegisters<T>(rows);
 #pragma GCC unroll 16
   for (int i = 0; i < kSide; ++i) *reinterpret_cast<Register<T>*>(to + i * to_pitch) = rows[i];
 }

@@ -11,18 +11,8 @@ namespace npu::convolution {
 
 inline constexpr int64_t kByteBlock = kBlockSide<uint8_t>;
 
-// Rows are `from_pitch` and `to_pitch` bytes apart; every byte is xored with those of `flip`.
-inline void TransposeByteBlock(const uint8_t* from, int64_t from_pitch, uint8_t flip, uint8_t* to, int64_t to_pitch) {
-  Register<uint8_t> rows[kByteBlock];
-#pragma GCC unroll 16
-  for (int i = 0; i < kByteBlock; ++i)
-    rows[i] = *reinterpret_cast<const Register<uint8_t>*>(from + i * from_pitch) ^ flip;
-  TransposeRegisters<uint8_t>(rows);
-#pragma GCC unroll 16
-  for (int i = 0; i < kByteBlock; ++i) *reinterpret_cast<Register<uint8_t>*>(to + i * to_pitch) = rows[i];
-}
-
-// `rows` rows of `columns` bytes to as many columns. The last block of a side overlaps the one before.
+// `rows` rows of `columns` bytes to as many columns. Rows are `from_pitch` and `to_pitch` bytes apart; every
+// byte is xored with those of `flip`. The last block of a side overlaps the one before.
 inline void TransposeBytes(const uint8_t* from, int64_t rows, int64_t columns, int64_t from_pitch, uint8_t flip,
                            uint8_t* to, int64_t to_pitch) {
   if (rows < kByteBlock || columns < kByteBlock) {
@@ -34,7 +24,7 @@ inline void TransposeBytes(const uint8_t* from, int64_t rows, int64_t columns, i
     const int64_t column = std::min(c, columns - kByteBlock);
     for (int64_t r = 0; r < rows; r += kByteBlock) {
       const int64_t row = std::min(r, rows - kByteBlock);
-      TransposeByteBlock(from + row * from_pitch + column, from_pitch, flip, to + column * to_pitch + row, to_pitch);
+      TransposeBlock(from + row * from_pitch + column, from_pitch, to + column * to_pitch + row, to_pitch, flip);
     }
   }
 }
