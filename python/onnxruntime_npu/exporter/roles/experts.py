@@ -147,21 +147,7 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
             )
         if getattr(original, "has_post_expert_norm", False):
             raise NotProven("expected experts without a norm of their own")
-        up, down = first_name(original), "down_proj"
-        transposed = getattr(original, "is_transposed", False)
-        count = original.get_parameter(down).shape[0]
-        has_identities = hasattr(original, "identity_expert")
-        identities = int(getattr(original, "total_experts", count)) - count if has_identities else 0
-
-        def weight(name: str) -> torch.Tensor:
-            found = original.get_parameter(name).detach()[:count]  # others are of identities
-            return found if transposed else found.transpose(1, 2).contiguous()
-
-        without = {id(parameter): None for parameter in original.parameters()}
-        rest = copy.deepcopy(original, without)
-        biases = bias_of(original, up), bias_of(original, down)
-        stored: StoredExperts | None = getattr(original, "stored", None)
-        return ExpertsParts(weight(up), weight(down), *biases, rest, stored, identities)
+        return parts_of(original, transposed=getattr(original, "is_transposed", False))
 
     def build(self, parts: ExpertsParts) -> Iterator[RoutedExperts | ExpertsBesideIdentities]:
         """Yield the experts as grouped matmuls."""
@@ -187,6 +173,24 @@ class ExpertsRole(Role[ExpertsParts, RoutedExperts | ExpertsBesideIdentities]):
         routed = built.experts if isinstance(built, ExpertsBesideIdentities) else built
         if isinstance(routed.rest, SwigluGate):
             findings.replaced(routed.rest.operator, difference)
+
+
+def parts_of(original: Any, *, transposed: bool) -> ExpertsParts:
+    """Return the parts of experts; ``transposed`` weights are [E, in, out], others [E, out, in]."""
+    up, down = first_name(original), "down_proj"
+    count = original.get_parameter(down).shape[0]
+    has_identities = hasattr(original, "identity_expert")
+    identities = int(getattr(original, "total_experts", count)) - count if has_identities else 0
+
+    def weight(name: str) -> torch.Tensor:
+        found = original.get_parameter(name).detach()[:count]  # others are of identities
+        return found if transposed else found.transpose(1, 2).contiguous()
+
+    without = {id(parameter): None for parameter in original.parameters()}
+    rest = copy.deepcopy(original, without)
+    biases = bias_of(original, up), bias_of(original, down)
+    stored: StoredExperts | None = getattr(original, "stored", None)
+    return ExpertsParts(weight(up), weight(down), *biases, rest, stored, identities)
 
 
 def routed_experts(parts: ExpertsParts) -> Iterator[RoutedExperts]:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from ...converters.quantized_experts import bias_of, first_name, is_experts
+from ...converters.quantized_experts import is_experts
 from ..proof import Findings, NotProven, compare, spread_to
-from .experts import ExpertsParts, ExpertsRole, RoutedExperts, routed_experts
+from .experts import ExpertsParts, ExpertsRole, RoutedExperts, parts_of, routed_experts
 from .mlp import SPREADS
 from .probes import BATCH, NEW
 from .role import Role
@@ -66,15 +66,14 @@ class ScaledExpertsRole(Role[ExpertsParts, ScaledExperts]):
 
     def match(self, original: Any) -> ExpertsParts:
         """Find the weights of the experts, which multiply rows of tokens as they are."""
-        self._original, experts = original, original.experts
-        up, down = (getattr(experts, name).detach() for name in (first_name(experts), "down_proj"))
-        if up.shape[1] != down.shape[2]:
+        self._original = original
+        parts = parts_of(original.experts, transposed=True)
+        if parts.up.shape[1] != parts.down.shape[2]:
             raise NotProven(
-                f"expected weights [experts, in, out], got {list(up.shape)} and {list(down.shape)}"
+                f"expected weights [experts, in, out], got {list(parts.up.shape)} and "
+                f"{list(parts.down.shape)}"
             )
-        biases = bias_of(experts, first_name(experts)), bias_of(experts, "down_proj")
-        rest = copy.deepcopy(experts, {id(weight): None for weight in experts.parameters()})
-        return ExpertsParts(up, down, *biases, rest)
+        return parts
 
     def build(self, parts: ExpertsParts) -> Iterator[ScaledExperts]:
         """Yield the MLP with experts that compute what they are chosen for."""
