@@ -14,7 +14,7 @@ import onnxruntime as ort
 from .errors import ArgumentError
 
 _SAMPLER = "sampler.onnx"
-_SMALLEST = 2.0**-126  # of normal float32 numbers: sampler.onnx would divide by 0
+SMALLEST = 2.0**-126  # of normal float32 numbers: a smaller temperature is a division by 0
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Sampler:
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is chosen."""
-        return self.temperature < _SMALLEST
+        return self.temperature < SMALLEST
 
     def settings(self, rows: int, vocabulary: int) -> dict[str, np.ndarray]:
         """Return the inputs of ``sampler.onnx`` that are constant for a batch."""

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
-from ..sampling import Sampler
+from ..sampling import SMALLEST, Sampler
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
 _COUNT = "a whole number from 1"
 _TOP_K = 50  # transformers' default
-_TINIEST, _LARGEST = (float(end) for end in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ def _is_float32(value: float) -> bool:
 
 
 def _divides(value: float) -> bool:
-    return _TINIEST <= value <= _LARGEST
+    return SMALLEST <= value <= _LARGEST
 
 
 def _check(name: str, value: Any, kind: Any, allowed: Callable[[Any], bool], expected: str) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import secrets
 
+from ..sampling import SMALLEST
 from .api_errors import bad_request
 from .engine_messages import Guidance, Ready, Sampling
 from .schemas import Generation
 from .served_model import ServedModel
 from .texts import check_tokens
-
-_SMALLEST = 2.0**-126  # of normal float32 numbers
 
 
 def sampling_options(
@@ -48,7 +47,7 @@ def sampling_options(
     check_tokens(list(bias), limits.vocabulary, "logit_bias")
     # Wherever only the most likely token is left, since the engine refuses to sample then; and it
     # takes top_p = 0 for "all". Numbers below the smallest float are 0 to it.
-    greedy = temperature < _SMALLEST or top_p <= 1 / limits.vocabulary or top_k == 1
+    greedy = temperature < SMALLEST or top_p <= 1 / limits.vocabulary or top_k == 1
     seed = body.seed
     if seed is None and guidance is not None:
         seed = secrets.randbits(64)
