@@ -82,7 +82,8 @@ at::Tensor EmptyStrided(at::IntArrayRef size, at::IntArrayRef stride, std::optio
       at::detail::empty_strided_generic(size, stride, c10::GetAllocator(kNpu), kKeys, c10::dtype_or_default(dtype)));
 }
 
-// Not refused as a NotImplementedError, after which torch's jagged tensors try another call, whose error misleads.
+// torch recommends the jagged layout, whose tensors are pairs of dense ones and work here; no kernel walks lists of
+// matrices. A RuntimeError: after a NotImplementedError jagged tensors try another call, whose error misleads.
 at::Tensor NestedTensor(at::TensorList, std::optional<at::ScalarType>, std::optional<at::Layout>,
                         std::optional<c10::Device>, std::optional<bool>) {
   TORCH_CHECK(false,
