@@ -60,6 +60,11 @@ class ProjectedMlpRole(Role[ProjectedMlpParts, ProjectedMlp]):
             if isinstance(mlp, GatedMlp):
                 yield ProjectedMlp(parts.proj, parts.norm, parts.activation, mlp)
 
+    def close_to(self, built: ProjectedMlp) -> Iterator[ProjectedMlp]:
+        """Yield the MLP with gates that are like its own."""
+        for mlp in MlpRole().close_to(built.mlp):
+            yield ProjectedMlp(built.proj, built.post_projection_norm, built.act1, mlp)
+
     def prove(self, original: nn.Module, built: ProjectedMlp) -> float:
         """Compare the whole, and the MLP with gates of several sizes."""
         x = torch.randn(BATCH, NEW, part(built.proj, "the MLP", "in_features"))

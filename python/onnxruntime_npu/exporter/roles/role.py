@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, Generic, TypeVar
@@ -27,6 +28,10 @@ class Role(ABC, Generic[Parts, Built]):
     def prove(self, original: Any, built: Built) -> float:
         """Return the max relative difference between both; raises NotProven beyond tolerance."""
 
+    def close_to(self, built: Built) -> Iterator[Built]:
+        """Yield candidates that a proof may take for a proven one; by default none."""
+        yield from ()
+
     def report(self, findings: Findings, site: str, built: Built, difference: float) -> None:
         """Record the replacement; by default nothing, for roles without nodes of their own."""
 
@@ -35,7 +40,7 @@ class Role(ABC, Generic[Parts, Built]):
         raise NotProven(f"{site}: {reason}" if site else str(reason)) from reason
 
     def proven(self, original: Any) -> tuple[Built, float]:
-        """Return the first proven candidate and its max difference.
+        """Return the first proven candidate, or the closest of those like it, and its difference.
 
         Raises NotProven with the reason for the likeliest candidate.
         """
@@ -43,10 +48,21 @@ class Role(ABC, Generic[Parts, Built]):
         first: NotProven | None = None
         while (built := attempt(next, candidates, None)) is not None:
             try:
-                return built, attempt(self.prove, original, built)
+                difference = attempt(self.prove, original, built)
             except NotProven as error:
                 first = first or error
+                continue
+            return self._closest(original, built, difference)
         raise first or NotProven(f"expected something to take {type(original).__name__}'s place")
+
+    def _closest(self, original: Any, built: Built, difference: float) -> tuple[Built, float]:
+        closest = built, difference
+        for candidate in self.close_to(built):
+            with contextlib.suppress(NotProven):
+                found = attempt(self.prove, original, candidate)
+                if found < closest[1]:
+                    closest = candidate, found
+        return closest
 
     def replace(self, original: Any, findings: Findings, site: str = "") -> Built:
         """Return the original's replacement, and record it."""

@@ -109,6 +109,15 @@ class GroupedRouter(FusedRouter):
         return weights, experts
 
 
+class SigmoidRouter(GroupedRouter):
+    """The choice of the operator, with sigmoids that are not divided by their sum."""
+
+    def chosen(self, logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the sigmoids of the best k."""
+        _, experts = super().chosen(logits)
+        return logits.sigmoid().gather(1, experts.long()), experts
+
+
 class RouterParts(NamedTuple):
     """A router; its matrix [E, H], and the name of what is added to scores before the choice."""
 
@@ -157,7 +166,7 @@ class RouterRole(Role[RouterParts, FusedRouter]):
         return RouterParts(original, weight, biases[0] if biases else None, groups, factor)
 
     def build(self, parts: RouterParts) -> Iterator[FusedRouter]:
-        """Yield softmaxes, with weights normalised or not, and choices by groups."""
+        """Yield softmaxes and sigmoids, with weights normalised or not, and choices by groups."""
         original: Any = parts.original
         top_k = int(original.top_k)
         factors = (1.0,) if parts.factor == 1.0 else (parts.factor, 1.0)
@@ -165,17 +174,18 @@ class RouterRole(Role[RouterParts, FusedRouter]):
         for factor, normalised in itertools.product(factors, (True, False)):
             if plain:
                 yield SoftmaxRouter(original, top_k, normalised=normalised, factor=factor)
+        kinds = [
+            (GroupedRouter, _SIGMOID, _BEST_TWO, False),
+            (GroupedRouter, _SOFTMAX, _BEST, False),
+            (GroupedRouter, _SOFTMAX, _BEST, True),
+            (GroupedRouter, _SIGMOID, _BEST, False),
+            (SigmoidRouter, _SIGMOID, _BEST_TWO, False),
+            (SigmoidRouter, _SIGMOID, _BEST, False),
+        ]
         if plain and parts.groups.number == 1:
-            kinds = [(_SIGMOID, _BEST, False)]
-        else:
-            kinds = [
-                (_SIGMOID, _BEST_TWO, False),
-                (_SOFTMAX, _BEST, False),
-                (_SOFTMAX, _BEST, True),
-                (_SIGMOID, _BEST, False),
-            ]
-        for factor, (norm_type, mode, normalised) in itertools.product(factors, kinds):
-            yield GroupedRouter(
+            kinds = [kind for kind in kinds if kind[1:3] == (_SIGMOID, _BEST)]
+        for factor, (kind, norm_type, mode, normalised) in itertools.product(factors, kinds):
+            yield kind(
                 original,
                 top_k,
                 parts.groups,
