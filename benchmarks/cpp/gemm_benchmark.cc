@@ -1,10 +1,10 @@
 // Matmuls with packed weights: GFLOP/s and GB/s of weights, each beside the machine's own limit in the same run.
 //
 //   gemm_benchmark [--dtype float32,bfloat16,float16,int8,int4] [--m 1,2,4,8,16,128,512] [--shape KxN,...]
-//                  [--rounds 15] [--hot] [--round-a]
+//                  [--rounds 15] [--group 128] [--hot] [--round-a]
 //
 // Floats are npu_linear; int8 and int4 are weights of npu_weight_quant_batchmatmul with bfloat16 activations, one scale
-// per column and, for int4, per 128 rows. With --round-a it rounds the activations to int8 (inner_precise 1).
+// per column and, for int4, per group of rows. With --round-a it rounds the activations to int8 (inner_precise 1).
 //
 // Cold, the default: the weights cycle through more memory than the caches hold, as a model's layers do; --hot repeats
 // one weight. A sample launches as many layers as read 40 MB of weights and waits for the last, as a model does.
@@ -42,6 +42,7 @@ struct Options {
   std::vector<std::string> shapes{"576x576",   "576x192",  "576x1536", "1536x576",
                                   "576x49152", "896x4864", "4864x896", "4096x4096"};
   int rounds = 15;
+  int64_t group = 128;  // rows that share a scale, of int4
   bool hot = false, round_a = false;
 };
 
@@ -69,9 +70,13 @@ Options Parse(int argc, char** argv) {
       options.shapes = Split(value);
     } else if (name == "--rounds" && std::atoi(value.c_str()) > 0) {
       options.rounds = std::atoi(value.c_str());
+    } else if (name == "--group" && std::atoi(value.c_str()) >= 32 && std::atoi(value.c_str()) % 32 == 0) {
+      options.group = std::atoi(value.c_str());
     } else {
-      std::fprintf(stderr, "expected --dtype, --m, --shape, --rounds N, --hot or --round-a, got %s %s\n", name.c_str(),
-                   value.c_str());
+      std::fprintf(
+          stderr,
+          "expected --dtype, --m, --shape, --rounds N, --group N (a multiple of 32), --hot or --round-a, got %s %s\n",
+          name.c_str(), value.c_str());
       std::exit(2);
     }
   }
@@ -110,21 +115,23 @@ DType ActivationOf(DType dtype) { return dtype == DType::kInt8 || dtype == DType
 // A weight as its operator takes it, and its scales if it is quantised.
 class Weight {
  public:
-  Weight(Device& device, DType dtype, int64_t k, int64_t n)
+  Weight(Device& device, DType dtype, int64_t k, int64_t n, int64_t group)
       : dtype_(dtype),
+        group_(dtype == DType::kInt4 ? group : 0),
         values_(device, dtype == DType::kInt4 ? DType::kInt32 : dtype,
                 dtype == DType::kInt8   ? Shape{k, n}
                 : dtype == DType::kInt4 ? Shape{k, n / 8}
                                         : Shape{n, k}),
-        scales_(device, DType::kBFloat16, dtype == DType::kInt4 ? Shape{(k + kGroup - 1) / kGroup, n} : Shape{n}) {}
-  static constexpr int64_t kGroup = 128;  // rows that share a scale, of int4
+        scales_(device, DType::kBFloat16, group_ != 0 ? Shape{(k + group - 1) / group, n} : Shape{n}) {}
   DType dtype() const { return dtype_; }
+  int64_t group() const { return group_; }  // 0: one scale per column
   bool quantised() const { return ActivationOf(dtype_) != dtype_; }
   const TensorView& values() const { return values_.view(); }
   const TensorView& scales() const { return scales_.view(); }
 
  private:
   DType dtype_;
+  int64_t group_;
   DeviceTensor values_, scales_;
 };
 
@@ -135,7 +142,7 @@ class Layer {
     info.op_type = weight.quantised() ? "NPUWeightQuantBatchMatmulV2" : "NPULinear";
     if (weight.quantised()) {
       info.input_shapes = {Shape{-1, weight.values().shape[0]}};
-      info.attributes.Set("antiquant_group_size", weight.dtype() == DType::kInt4 ? Weight::kGroup : 0);
+      info.attributes.Set("antiquant_group_size", weight.group());
       info.attributes.Set("inner_precise", static_cast<int64_t>(round_a));
     }
     kernel_ = OpRegistry::Instance().Find("npu", info.op_type.c_str(), 1)->make(info);
@@ -155,7 +162,7 @@ class Layer {
 };
 
 void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t n) {
-  const Weight weight(device, dtype, k, n);
+  const Weight weight(device, dtype, k, n, options.group);
   const size_t bytes = weight.values().bytes();
   const size_t copies = options.hot ? 1 : std::clamp<size_t>(kColdBytes / bytes, 2, 1000);
   std::vector<std::unique_ptr<Layer>> layers;
@@ -172,7 +179,7 @@ void Run(const Options& options, Device& device, DType dtype, int64_t k, int64_t
     const int samples = std::clamp(static_cast<int>(2e9 / flops / in_sample), 1, 10);
     std::vector<double> times, peaks, reads, of_peak, of_read;
     for (int round = 0; round < options.rounds; ++round) {
-      const double peak = bench::PeakGflops(activation);
+      const double peak = bench::PeakGflops(options.round_a && weight.quantised() ? DType::kInt8 : activation);
       double read = 0, time = std::numeric_limits<double>::infinity();
       for (size_t loop = 0; loop < bench::kReadLoopCount; ++loop) {
         const size_t part = next_part++ % kReadParts * (kColdBytes / kReadParts);

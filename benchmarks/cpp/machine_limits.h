@@ -30,7 +30,7 @@ inline double Seconds() {
 // Keeps the compiler from dropping a result.
 inline void Keep(float value) { asm volatile("" ::"m"(value)); }
 
-// One thread's share of a peak loop: returns the floating-point operations it did.
+// One thread's share of a peak loop: returns the operations on numbers that it did.
 using PeakLoop = double (*)(int64_t iterations);
 
 #if defined(__x86_64__)
@@ -65,6 +65,22 @@ __attribute__((target("avx512f,avx512bf16"))) inline double DotBf16Avx512(int64_
   return static_cast<double>(iterations) * kSums * 64;
 }
 
+__attribute__((target("avx512f,avx512vnni"))) inline double DotBytesAvx512(int64_t iterations) {
+  constexpr int kSums = 24;
+  __m512i sum[kSums];
+#pragma GCC unroll 24
+  for (int i = 0; i < kSums; ++i) sum[i] = _mm512_set1_epi32(i);
+  const __m512i x = _mm512_set1_epi32(0x3c1f3d2e), y = _mm512_set1_epi32(0x3b9a3c77);
+  for (int64_t n = 0; n < iterations; ++n) {
+#pragma GCC unroll 24
+    for (int i = 0; i < kSums; ++i) asm volatile("vpdpbusd %2, %1, %0" : "+v"(sum[i]) : "v"(x), "v"(y));
+  }
+#pragma GCC unroll 24
+  for (int i = 1; i < kSums; ++i) sum[0] = _mm512_add_epi32(sum[0], sum[i]);
+  Keep(static_cast<float>(_mm512_reduce_add_epi32(sum[0])));
+  return static_cast<double>(iterations) * kSums * 128;
+}
+
 __attribute__((target("avx2,fma"))) inline double FmaAvx2(int64_t iterations) {
   constexpr int kSums = 12;
   __m256 sum[kSums];
@@ -80,8 +96,8 @@ __attribute__((target("avx2,fma"))) inline double FmaAvx2(int64_t iterations) {
   return static_cast<double>(iterations) * kSums * 16;
 }
 
-// Tiles of random values: zeros would flatter.
-template <class Dot>
+// Tiles of random values: zeros would flatter. kDepth: elements of K in a lane of 32 bits.
+template <class Dot, int kDepth = 2>
 double DotAmx(int64_t iterations) {
   alignas(64) uint16_t values[2][512];
   uint32_t state = 12345;
@@ -103,14 +119,16 @@ double DotAmx(int64_t iterations) {
     }
   }
   amx::Release();
-  return static_cast<double>(iterations) * 32 * 16 * 16 * 64;
+  return static_cast<double>(iterations) * 32 * 16 * 16 * 32 * kDepth;
 }
 
 inline PeakLoop PeakLoopFor(DType dtype) {
   const CpuFeatures& f = Features();
   if (dtype == DType::kBFloat16 && f.amx_bf16) return &DotAmx<amx::DotBf16>;
   if (dtype == DType::kFloat16 && f.amx_fp16) return &DotAmx<amx::DotFp16>;
+  if (dtype == DType::kInt8 && f.amx_int8) return &DotAmx<amx::DotInt8, 4>;
   if (dtype == DType::kBFloat16 && f.avx512_bf16) return &DotBf16Avx512;
+  if (dtype == DType::kInt8 && f.avx512_vnni) return &DotBytesAvx512;
   if (f.avx512) return &FmaAvx512;
   return f.avx2 ? &FmaAvx2 : nullptr;
 }

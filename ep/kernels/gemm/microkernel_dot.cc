@@ -1,12 +1,9 @@
 // bfloat16 through VDPBF16PS, two rows of K per instruction, and 8-bit integers through VPDPBUSD, four.
 #include <utility>
 
+#include "ep/kernels/gemm/dot_products.h"
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/microkernel.h"
-
-#if defined(__AVX512F__)
-#include <immintrin.h>
-#endif
 
 namespace npu::gemm {
 
@@ -14,30 +11,23 @@ namespace npu::gemm {
 
 namespace {
 
-// Neither instruction is in the level that this file is compiled for. A processor may have one of them alone: the
-// compiler uses them where they are named only.
-#define NPU_DOT_TARGET __attribute__((target("avx512bf16,avx512vnni")))
-#define NPU_DOT_INLINE inline __attribute__((target("avx512bf16,avx512vnni"), always_inline))
-
 // kDepth elements along K are 32 bits of a row of A, and 32 bits of each column of B.
 struct DotBf16 {
   static constexpr int kDepth = 2;
-  static NPU_DOT_INLINE __m512i Add(__m512i sum, __m512i b, __m512i a) {
-    return (__m512i)_mm512_dpbf16_ps((__m512)sum, (__m512bh)b, (__m512bh)a);
-  }
-  static NPU_DOT_INLINE __m512i Combined(__m512i x, __m512i y) { return (__m512i)_mm512_add_ps((__m512)x, (__m512)y); }
+  static void Add(__m512i& sum, __m512i b, __m512i a) { AddDotOfBf16(sum, b, a); }
+  static __m512i Combined(__m512i x, __m512i y) { return (__m512i)_mm512_add_ps((__m512)x, (__m512)y); }
 };
 // Unsigned elements of A, signed ones of B.
 struct DotQuads {
   static constexpr int kDepth = 4;
-  static NPU_DOT_INLINE __m512i Add(__m512i sum, __m512i b, __m512i a) { return _mm512_dpbusd_epi32(sum, a, b); }
-  static NPU_DOT_INLINE __m512i Combined(__m512i x, __m512i y) { return _mm512_add_epi32(x, y); }
+  static void Add(__m512i& sum, __m512i b, __m512i a) { AddDotOfBytes(sum, a, b); }
+  static __m512i Combined(__m512i x, __m512i y) { return _mm512_add_epi32(x, y); }
 };
 
 // kVectors: of each row of the panel, from its first on.
 template <class Dot, int kRows, int kVectors>
-NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth,
-                            float* tile, bool accumulate) {
+void DotTile(const Sliver& sliver, const void* b_panel, const Prefetch& ahead, int64_t depth, float* tile,
+             bool accumulate) {
   Prefetch prefetch = ahead;
   constexpr int kChunk = 16;                                    // steps along a row in one chunk
   constexpr int kChains = kRows == 1 ? 4 : kRows <= 3 ? 2 : 1;  // as in FloatTile
@@ -70,7 +60,7 @@ NPU_DOT_TARGET void DotTile(const Sliver& sliver, const void* b_panel, const Pre
         for (int r = 0; r < kRows; ++r) {
           const __m512i of_row = _mm512_set1_epi32(a.template Read<int>(r, (s + chain) * 4));
 #pragma GCC unroll 2
-          for (int v = 0; v < kVectors; ++v) sum[chain][r][v] = Dot::Add(sum[chain][r][v], of_panel[v], of_row);
+          for (int v = 0; v < kVectors; ++v) Dot::Add(sum[chain][r][v], of_panel[v], of_row);
         }
         b += 2 * 64;
       }

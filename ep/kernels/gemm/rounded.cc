@@ -43,7 +43,7 @@ class RoundedProduct {
         from_(from),
         bits_(BitsOf(b_dtype)),
         group_(GroupOf(dtype, from)),
-        multiply_(SelectRoundedBlock(bits_, a.rows, group_)),
+        multiply_(SelectRoundedBlock(bits_, a.rows, group_, kIntegerOperands.Contains(dtype))),
         dot_(SelectRoundedDot(bits_)),
         block_(dtype, a, group_, kIntegerOperands.Contains(dtype) ? from.a_zero_point : 0, multiply_.order, scratch.a) {
     // Sums of integers begin with what is added to each column, instead of ending with it.

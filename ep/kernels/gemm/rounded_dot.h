@@ -33,8 +33,8 @@ struct RoundedBlock {
   RoundedBlockFunction function = nullptr;
   SliverOrder order = kVectorSlivers;
 };
-// Without a function where single slivers are as fast.
-RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group);
+// Without a function where single slivers are as fast. `integers`: A was integers.
+RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group, bool integers);
 
 // Of tile registers: two tiles of 16 rows of 64 integers.
 inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
@@ -42,6 +42,10 @@ inline constexpr SliverOrder kTileSlivers{.rows = 32, .unit = 64};
 inline constexpr int64_t kSmallestTileGroup = 32;
 // Null without tile registers, and where they take longer: few rows or small groups.
 RoundedBlockFunction SelectRoundedTiles(int bits, int64_t rows, int64_t group);
+// As vector instructions take them where A is the unsigned operand of VPDPBUSD.
+inline constexpr SliverOrder kUnsignedRows{.rows = kVectorSlivers.rows, .unit = 4, .shift = 128};
+// For rows that were floats. Without a function where VPDPBUSD is missing or single slivers are as fast.
+RoundedBlock VnniRoundedBlock(int bits, int64_t rows, int64_t group);
 // Without a function where AVX2 is missing.
 RoundedBlock Avx2RoundedBlock(int bits);
 

@@ -1,5 +1,6 @@
 // Rows of A as int8 times a panel of stored integers. Operations on integers' sums are rounded one by one, as in the
 // reference of an operator; a contracted multiply-add is only used where it is written.
+#include "ep/kernels/gemm/dot_products.h"
 #include "ep/kernels/gemm/quad_columns.h"
 #include "ep/kernels/gemm/rounded_dot.h"
 #include "ep/kernels/gemm/stored_row.h"
@@ -55,13 +56,10 @@ void PlainDot(const RoundedRows& a, const uint8_t* stored, const PanelScales& sc
 
 #if defined(__AVX512F__)
 
-#define NPU_VNNI __attribute__((target("avx512vnni")))
-
 // sums[kRows][2] = the products of a group with the unsigned integers, in the order of the columns of quads. A function
 // of its own: inside the loop over groups the compiler does not keep so many sums in registers.
 template <int bits, int kRows>
-NPU_VNNI __attribute__((noinline)) void SumQuads(const int8_t* x, const uint8_t* stored, int64_t quads,
-                                                 __m512i (*sums)[2]) {
+__attribute__((noinline)) void SumQuads(const int8_t* x, const uint8_t* stored, int64_t quads, __m512i (*sums)[2]) {
   __m512i sum[kRows][2];
 #pragma GCC unroll 12
   for (int r = 0; r < kRows; ++r) sum[r][0] = sum[r][1] = _mm512_setzero_si512();
@@ -85,8 +83,8 @@ NPU_VNNI __attribute__((noinline)) void SumQuads(const int8_t* x, const uint8_t*
       int32_t quad;
       __builtin_memcpy(&quad, x + 4 * r, sizeof(quad));
       const __m512i of_row = _mm512_set1_epi32(quad);
-      sum[r][0] = _mm512_dpbusd_epi32(sum[r][0], first, of_row);
-      sum[r][1] = _mm512_dpbusd_epi32(sum[r][1], second, of_row);
+      AddDotOfBytes(sum[r][0], first, of_row);
+      AddDotOfBytes(sum[r][1], second, of_row);
     }
   }
 #pragma GCC unroll 12
@@ -164,9 +162,10 @@ RoundedDotFunction SelectRoundedDot(int bits) {
   return bits == 8 ? &PlainDot<8> : &PlainDot<4>;
 }
 
-RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group) {
+RoundedBlock SelectRoundedBlock(int bits, int64_t rows, int64_t group, bool integers) {
   if (const RoundedBlockFunction tiles = SelectRoundedTiles(bits, rows, group)) return {tiles, kTileSlivers};
-  return Features().avx512_vnni ? RoundedBlock() : Avx2RoundedBlock(bits);
+  if (Features().avx512_vnni) return integers ? RoundedBlock() : VnniRoundedBlock(bits, rows, group);
+  return Avx2RoundedBlock(bits);
 }
 
 }  // namespace npu::gemm

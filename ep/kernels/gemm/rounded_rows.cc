@@ -6,16 +6,15 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/elements.h"
+#include "ep/kernels/gemm/round_group.h"
 #include "ep/kernels/gemm/strided_floats.h"
-#include "ep/kernels/quantization/extremes.h"
-#include "ep/kernels/quantization/rounding.h"
 
 namespace npu::gemm {
 
 namespace {
 
 // Integers that are rounded, or copied, before they are stored; a multiple of every unit.
-constexpr int64_t kBlock = 128;
+constexpr int64_t kBlock = kMostRounded;
 constexpr int64_t kGrainBytes = 32 << 10;  // less of A costs more in waking a thread than it saves
 
 }  // namespace
@@ -29,10 +28,10 @@ void RowRounding::Place::StoreUnits(int64_t at, const void* integers, int64_t co
   if (count <= 0) return;
   const int64_t left = count * bytes;
   std::memcpy(to, from, static_cast<size_t>(left));
-  std::memset(to + left, 0, static_cast<size_t>(kUnitBytes - left));
+  std::memset(to + left, shift, static_cast<size_t>(kUnitBytes - left));
 }
 
-// At most kBlock integers.
+// At most kBlock integers, to which `shift` is already added.
 void RowRounding::Place::Store(int64_t at, const int8_t* integers, int64_t count) const {
   if (bytes == 2) {
     alignas(64) int16_t words[kBlock];
@@ -85,7 +84,7 @@ RowRounding::Place RowRounding::PlaceOf(int64_t i) const {
   const int64_t sliver = i / sliver_rows(), in_sliver = i % sliver_rows();
   const int64_t unit_bytes = order_.unit * order_.bytes;
   return {values_ + sliver * order_.rows * depth_ * order_.bytes + unit_bytes * in_sliver,
-          unit_bytes * StoredRows(sliver), order_.unit, order_.bytes};
+          unit_bytes * StoredRows(sliver), order_.unit, order_.bytes, order_.shift};
 }
 
 // Row m0 + i of an A of integers as row i of the block.
@@ -101,6 +100,8 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
         const int64_t count = std::min(kBlock, end - k);
         for (int64_t j = 0; j < count; ++j) copied[j] = static_cast<int8_t>(from[(k + j) * a_.column_stride]);
         for (int64_t j = 0; j < count; ++j) sum += copied[j];
+        if (order_.shift != 0)
+          for (int64_t j = 0; j < count; ++j) copied[j] = static_cast<int8_t>(copied[j] + order_.shift);
         to.Store(BeginOf(g) + k - begin, copied, count);
       }
       scales_[g * slots_ + slot] = 1.0f;
@@ -112,8 +113,9 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
 // The row after the one at `before`.
 void RowRounding::StoreOnes(int64_t slot, Place before) {
   alignas(64) int8_t ones[kBlock];
-  std::fill_n(ones, kBlock, int8_t{1});
-  const Place to{before.data + before.unit * before.bytes, before.step, before.unit, before.bytes};
+  std::fill_n(ones, kBlock, static_cast<int8_t>(1 + order_.shift));
+  Place to = before;
+  to.data += before.unit * before.bytes;
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
     for (int64_t k = begin; k < end; k += kBlock) to.Store(BeginOf(g) + k - begin, ones, std::min(kBlock, end - k));
@@ -124,24 +126,18 @@ void RowRounding::StoreOnes(int64_t slot, Place before) {
 
 // Row m0 + i of an A of floats as row i of the block.
 void RowRounding::RoundRow(int64_t m0, int64_t i) {
-  alignas(64) int32_t whole[kBlock];
   alignas(64) int8_t rounded[kBlock];
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
   const float* row = LoadRow(m0 + i);
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
-    const float magnitude = std::bit_cast<float>(MaxMagnitudeBits(row + begin, end - begin, 0));
+    const float magnitude = std::bit_cast<float>(GroupMagnitudeBits(row + begin, end - begin));
     const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
     int32_t sum = 0;
     for (int64_t k = begin; k < end; k += kBlock) {
       const int64_t count = std::min(kBlock, end - k);
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) whole[j] = RoundSaturated(row[k + j] * factor, -128.0f, 127.0f);
-#pragma omp simd reduction(+ : sum)
-      for (int64_t j = 0; j < count; ++j) sum += whole[j];
-#pragma omp simd
-      for (int64_t j = 0; j < count; ++j) rounded[j] = static_cast<int8_t>(whole[j]);
+      sum += RoundGroup(row + k, count, factor, order_.shift, rounded);
       to.Store(BeginOf(g) + k - begin, rounded, count);
     }
     scales_[g * slots_ + slot] = magnitude / 127.0f;

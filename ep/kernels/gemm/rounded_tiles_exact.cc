@@ -1,9 +1,8 @@
 // Rows of A as int8 times a panel of stored integers, by tile registers. Each group of K gives a block of sums of 32
 // rows, whose scaling takes as long as its products: while the tile unit multiplies a block, the vector unit scales the
 // block before last, whose sums are in memory by then. Floats are rounded as in rounded_dot_exact.cc.
-#include "ep/kernels/gemm/quad_columns.h"
 #include "ep/kernels/gemm/rounded_dot.h"
-#include "ep/kernels/gemm/stored_row.h"
+#include "ep/kernels/gemm/unpacked_quads.h"
 #include "ep/runtime/isa.h"
 
 #if defined(__AVX512F__)
@@ -19,50 +18,11 @@ namespace {
 constexpr int64_t kFewestRows = 8;
 constexpr int64_t kRows = kTileSlivers.rows;
 constexpr int64_t kUnit = kTileSlivers.unit;
-constexpr int64_t kRowBytes = kPanelColumns * 4;       // of four rows of K, and of a row of sums
+constexpr int64_t kRowBytes = kUnpackedQuadBytes;      // and of a row of sums
 constexpr int64_t kUnitBytes = kUnit * kPanelColumns;  // of a panel
 constexpr int64_t kSliverUnitBytes = kUnit * kRows;    // of A
 constexpr int64_t kSums = kRows * kPanelColumns;       // of a block
 constexpr int kKeptBlocks = 3;                         // multiplied, stored and scaled at a time
-
-// Four rows of K of a panel as bytes [column][4], whose columns stay in the order of quad_columns.h: results are put in
-// order once, after all groups.
-template <int bits>
-void UnpackGroup(const uint8_t* stored, int64_t quads, int8_t* out) {
-  for (int64_t q = 0; q < quads; ++q, stored += 2 * kStoredElements * bits / 8, out += kRowBytes) {
-    __m512i low, high;  // two rows of K each
-    if constexpr (bits == 4) {
-      const __m512i half = _mm512_set1_epi8(15), shift = _mm512_set1_epi8(8);
-      const __m512i bytes = _mm512_loadu_si512(stored);
-      low = _mm512_sub_epi8(_mm512_and_si512(bytes, half), shift);
-      high = _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), half), shift);
-    } else {
-      low = _mm512_loadu_si512(stored);
-      high = _mm512_loadu_si512(stored + kStoredElements);
-      __builtin_prefetch(stored + kStoredPrefetchBytes + 64);
-    }
-    __builtin_prefetch(stored + kStoredPrefetchBytes);
-    _mm512_store_si512(out, _mm512_unpacklo_epi16(low, high));
-    _mm512_store_si512(out + 64, _mm512_unpackhi_epi16(low, high));
-  }
-}
-
-// 32 columns in the order of unpacked rows.
-struct Columns {
-  __m512 first, second;
-
-  static Columns Unpacked(const float* in_order) {
-    const __m512 low = _mm512_loadu_ps(in_order), high = _mm512_loadu_ps(in_order + 16);
-    const __m512i even = _mm512_setr_epi32(0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19, 24, 25, 26, 27);
-    const __m512i odd = _mm512_setr_epi32(4, 5, 6, 7, 12, 13, 14, 15, 20, 21, 22, 23, 28, 29, 30, 31);
-    return {_mm512_permutex2var_ps(low, even, high), _mm512_permutex2var_ps(low, odd, high)};
-  }
-  static void PutInOrder(float* row) {
-    const __m512i first = _mm512_load_si512(row), second = _mm512_load_si512(row + 16);
-    _mm512_store_si512(row, FirstColumns(first, second));
-    _mm512_store_si512(row + 16, LastColumns(first, second));
-  }
-};
 
 // a + b * c; of integers' sums the product is rounded by itself.
 template <bool kIntegers>
@@ -142,7 +102,7 @@ void MultiplyBlock(const RowRounding& a, const uint8_t* stored, const PanelScale
   int64_t block = 0;
   for (int64_t g = 0; g < first.groups; ++g) {
     const int64_t begin = g * group, depth = std::min(group, a.columns() - begin);
-    UnpackGroup<bits>(stored + begin / 4 * (2 * kStoredElements * bits / 8), (depth + 3) / 4,
+    UnpackQuads<bits>(stored + begin / 4 * (2 * kStoredElements * bits / 8), (depth + 3) / 4,
                       reinterpret_cast<int8_t*>(panel));
     const int64_t steps = (depth - 1) / kUnit + 1;
     for (int64_t s = 0; s < slivers; ++s, ++block) {

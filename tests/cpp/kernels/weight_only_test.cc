@@ -170,7 +170,7 @@ TEST_CASE("weight-only matmul: weights that are not constant, of any depth and n
 
 TEST_CASE("weight-only matmul: rows rounded to int8, every number of rows") {
   for (const bool int4 : {false, true})
-    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 131})
+    for (const int64_t m : {1, 2, 3, 4, 5, 6, 7, 8, 9, 38, 39, 40, 131})  // of blocks, also two to four alone
       for (const bool packed : {true, false})
         Check({.m = m, .n = 72, .k = 300, .int4 = int4, .offset = m % 2 == 0, .packed = packed, .rounded = true});
 }

@@ -1,0 +1,67 @@
+// The values of a group as integers of int8, rounded half to even.
+#pragma once
+
+#include <cstdint>
+
+#include "ep/kernels/quantization/extremes.h"
+#include "ep/kernels/quantization/rounding.h"
+
+#if defined(__AVX512F__)
+#include <immintrin.h>
+#endif
+
+namespace npu::gemm {
+
+inline constexpr int64_t kMostRounded = 128;  // values at a time
+
+#if defined(__AVX512F__)
+
+// In vectors whose ends are masked: loops over the few values of a group would mostly be their own beginning and end.
+inline __mmask16 LanesOf(int64_t values) { return static_cast<__mmask16>(values < 16 ? (1 << values) - 1 : 0xffff); }
+
+// As MaxMagnitudeBits.
+inline uint32_t GroupMagnitudeBits(const float* x, int64_t count) {
+  __m512i most = _mm512_setzero_si512();
+  for (int64_t i = 0; i < count; i += 16)
+    most = _mm512_max_epu32(
+        most, _mm512_and_si512(_mm512_maskz_loadu_epi32(LanesOf(count - i), x + i), _mm512_set1_epi32(0x7fffffff)));
+  return _mm512_reduce_max_epu32(most);
+}
+
+// out[i] = x[i] * factor, saturated, + shift; NaN becomes 0. Returns the sum without shifts. `out` has room for
+// kMostRounded.
+inline int32_t RoundGroup(const float* x, int64_t count, float factor, int shift, int8_t* out) {
+  __m512i sum = _mm512_setzero_si512();
+  for (int64_t i = 0; i < count; i += 16) {
+    const __mmask16 lanes = LanesOf(count - i);
+    const __m512 scaled = _mm512_maskz_loadu_ps(lanes, x + i) * _mm512_set1_ps(factor);
+    const __mmask16 numbers = _mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q);
+    const __m512 high = _mm512_min_ps(scaled, _mm512_set1_ps(127.0f));
+    const __m512i whole = _mm512_cvtps_epi32(_mm512_maskz_max_ps(numbers, high, _mm512_set1_ps(-128.0f)));
+    sum = _mm512_add_epi32(sum, whole);
+    // Whole vectors: what a masked store wrote is not forwarded to the loads that follow.
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
+                     _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(shift))));
+  }
+  return _mm512_reduce_add_epi32(sum);
+}
+
+#else
+
+inline uint32_t GroupMagnitudeBits(const float* x, int64_t count) { return MaxMagnitudeBits(x, count, 0); }
+
+inline int32_t RoundGroup(const float* x, int64_t count, float factor, int shift, int8_t* out) {
+  alignas(64) int32_t whole[kMostRounded];
+  int32_t sum = 0;
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) whole[i] = RoundSaturated(x[i] * factor, -128.0f, 127.0f);
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < count; ++i) sum += whole[i];
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int8_t>(whole[i] + shift);
+  return sum;
+}
+
+#endif
+
+}  // namespace npu::gemm
