@@ -136,8 +136,13 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
       SetBegin(quads + g * group_quads * kUnpackedQuadBytes, chunk.QuadsOf(g), columns[g]);
     }
     const auto multiply = scales.offset ? &MultiplySliver<true> : &MultiplySliver<false>;
-    for (int64_t s = 0; s < block.slivers(); ++s)
+    // The next chunk follows, also that of the next panel.
+    const uint8_t* next = stored + (begin + chunk_quads) * kQuadBytes<bits>;
+    const int64_t share = chunk_quads * kQuadBytes<bits> / block.slivers();
+    for (int64_t s = 0; s < block.slivers(); ++s) {
+      for (int64_t i = 0; i < share; i += 64) __builtin_prefetch(next + s * share + i, 0, 2);
       multiply(chunk, block.Sliver(s), g0, tiles + s * kUnsignedRows.rows * kPanelColumns);
+    }
   }
 }
 
