@@ -119,6 +119,28 @@ def test_failed_backward_does_not_affect_the_next_one():
 
 
 @pytest.mark.no_values
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: torch._assert_async(torch.zeros((), device="npu")), "got zero"),
+        (lambda: torch._assert_async(torch.tensor(False).npu(), "no rows left"), "no rows left"),
+        *(
+            (lambda bad=bad: torch.multinomial(torch.tensor([1.0, bad]).npu(), 1), "`nan` or element")
+            for bad in (-1.0, float("nan"), float("inf"))
+        ),
+        (lambda: torch.multinomial(torch.eye(3)[:, :2].npu(), 4, True), "invalid multinomial"),
+        (lambda: torch.bernoulli(torch.tensor([0.5, 1.5]).npu()), "from 0 to 1"),
+        (lambda: torch.zeros(2).npu().bernoulli_(torch.tensor([-0.5, 0.5]).npu()), "from 0 to 1"),
+    ],
+)
+def test_values_on_the_device_that_no_operator_can_take(call, message):
+    call()
+    with pytest.raises(RuntimeError, match=message):
+        torch.npu.synchronize()
+    torch._assert_async(torch.ones(1, dtype=torch.int64, device="npu"))
+    assert torch.multinomial(torch.tensor([0.0, 1.0, 0.0]).npu(), 1).item() == 1
+
+
 def test_launch_waiting_for_queue_space_releases_the_gil():
     x = torch.ones(8, device="npu")
     side, gate = torch.npu.Stream(), torch.npu.ExternalEvent()

@@ -9,6 +9,7 @@
 #include <limits>
 #include <tuple>
 
+#include "python/csrc/torch/assertions.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
@@ -114,6 +115,13 @@ at::Tensor Bernoulli(at::IntArrayRef shape, const at::Tensor& p, const MaybeGene
   Uniform(uniform, 0, 1, generator);
   return KernelCall("Less").In(uniform).In(Dense(p, uniform.scalar_type())).One();
 }
+// Of tensors, when their turn comes.
+at::Tensor CheckedProbabilities(const at::Tensor& p) {
+  TORCH_CHECK(p.is_floating_point(), "expected probabilities tensor to have floating type, got ", p.scalar_type());
+  const at::Tensor dense = Dense(p);
+  AssertWithin(dense, 0, 1, "bernoulli expected probabilities from 0 to 1, got others");
+  return dense;
+}
 void CheckProbability(double p) {
   TORCH_CHECK(p >= 0 && p <= 1, "bernoulli_ expects p to be in [0, 1], but got p=", p);
 }
@@ -125,12 +133,12 @@ at::Tensor& BernoulliFloat(at::Tensor& self, double p, MaybeGenerator generator)
 }
 at::Tensor& BernoulliTensor(at::Tensor& self, const at::Tensor& p, MaybeGenerator generator) {
   if (self.numel() == 0) return self;
-  return self.copy_(Bernoulli(self.sizes(), p.to(self.device()), generator, self));
+  return self.copy_(Bernoulli(self.sizes(), CheckedProbabilities(p.to(self.device())), generator, self));
 }
 at::Tensor& BernoulliOut(const at::Tensor& p, MaybeGenerator generator, at::Tensor& out) {
   at::native::resize_output(out, p.sizes());
   if (out.numel() == 0) return out;
-  return out.copy_(Bernoulli(p.sizes(), p, generator, p));
+  return out.copy_(Bernoulli(p.sizes(), CheckedProbabilities(p), generator, p));
 }
 
 std::tuple<at::Tensor, at::Tensor> Dropout(const at::Tensor& input, double p, std::optional<bool> train) {
@@ -155,6 +163,13 @@ at::Tensor Multinomial(const at::Tensor& weights, int64_t count, bool replacemen
               "cannot sample n_sample > prob_dist.size(-1) samples without replacement");
   const at::ScalarType dtype = AccumulateType(weights.scalar_type());
   at::Tensor chances = Dense(weights, dtype);
+  if (weights.numel() != 0) {
+    using Limits = std::numeric_limits<double>;
+    AssertWithin(chances, 0, Limits::max(),
+                 "probability tensor contains either `inf`, `nan` or element < 0");
+    AssertWithin(chances.sum(-1), Limits::denorm_min(), Limits::infinity(),
+                 "invalid multinomial distribution (sum of probabilities <= 0)");
+  }
   if (replacement && count > 1) {
     std::vector<int64_t> shape = weights.sizes().vec();
     shape.insert(shape.end() - 1, count);

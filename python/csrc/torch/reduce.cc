@@ -1,4 +1,5 @@
 // Reductions, argmax and argmin, cumulative sums, softmax and normalisation.
+#include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_log_softmax_meta.h>
