@@ -126,7 +126,9 @@ class Weight {
   DType dtype() const { return dtype_; }
   int64_t group() const { return group_; }  // 0: one scale per column
   // Makes the values those of layer `i`: packed weights that are equal are stored once, and would stay in the caches.
-  void BecomeLayer(size_t i) { *static_cast<uint16_t*>(values_.view().data) = static_cast<uint16_t>(0x3800 + i % 1000); }
+  void BecomeLayer(size_t i) {
+    *static_cast<uint16_t*>(values_.view().data) = static_cast<uint16_t>(0x3800 + i % 1000);
+  }
   bool quantised() const { return ActivationOf(dtype_) != dtype_; }
   const TensorView& values() const { return values_.view(); }
   const TensorView& scales() const { return scales_.view(); }

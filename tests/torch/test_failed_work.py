@@ -125,7 +125,10 @@ def test_failed_backward_does_not_affect_the_next_one():
         (lambda: torch._assert_async(torch.zeros((), device="npu")), "got zero"),
         (lambda: torch._assert_async(torch.tensor(False).npu(), "no rows left"), "no rows left"),
         *(
-            (lambda bad=bad: torch.multinomial(torch.tensor([1.0, bad]).npu(), 1), "`nan` or element")
+            (
+                lambda bad=bad: torch.multinomial(torch.tensor([1.0, bad]).npu(), 1),
+                "`nan` or element",
+            )
             for bad in (-1.0, float("nan"), float("inf"))
         ),
         (lambda: torch.multinomial(torch.eye(3)[:, :2].npu(), 4, True), "invalid multinomial"),

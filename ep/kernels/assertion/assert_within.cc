@@ -1,5 +1,5 @@
-// Values in device memory that must be within bounds when the task reads them; the caller goes on. A failure is reported
-// as those of other kernels are.
+// Values in device memory that must be within bounds when the task reads them; the caller goes on. A failure is
+// reported as those of other kernels are.
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
@@ -19,16 +19,17 @@ class AssertWithinKernel final : public Kernel {
     const TensorView values = ctx.Input(0);
     DispatchTypes(kOp, values.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch("_assert_async", [low = low_, high = high_, message = message_, n = values.elements(), x = values.as<const T>()] {
-        ParallelFor(n, kCheapGrain, [&](int64_t begin, int64_t end) {
-          bool within = true;
-          for (int64_t i = begin; i < end; ++i) {
-            const auto value = static_cast<double>(Upcast(x[i]));
-            within &= value >= low && value <= high;  // false of NaN
-          }
-          NPU_CHECK(within, message);
-        });
-      });
+      ctx.Launch("_assert_async",
+                 [low = low_, high = high_, message = message_, n = values.elements(), x = values.as<const T>()] {
+                   ParallelFor(n, kCheapGrain, [&](int64_t begin, int64_t end) {
+                     bool within = true;
+                     for (int64_t i = begin; i < end; ++i) {
+                       const auto value = static_cast<double>(Upcast(x[i]));
+                       within &= value >= low && value <= high;  // false of NaN
+                     }
+                     NPU_CHECK(within, message);
+                   });
+                 });
     });
   }
 

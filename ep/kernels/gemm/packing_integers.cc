@@ -64,17 +64,18 @@ void SumColumns(const int8_t* quads, int64_t rows, int32_t* sums) {
   std::memcpy(sums, sum, sizeof(sum));
 }
 
-// One row of a sliver, whose elements are stored as `To`.
-template <class To, class Elements>
-void FillRow(Elements a, int64_t stride, int64_t depth, int64_t stored_rows, To shift, To* out) {
+// One row of a sliver, whose elements are stored as `To`. kStride: of A's columns, unless it is 0.
+template <int64_t kStride, class To, class Elements>
+void FillRow(Elements a, int64_t column_stride, int64_t depth, int64_t stored_rows, To shift, To* out) {
   constexpr int64_t kChunk = kChunkBytes / sizeof(To);
-  const auto stored = [&](int64_t i) { return static_cast<To>(static_cast<To>(a[i * stride]) + shift); };
+  const int64_t stride = kStride != 0 ? kStride : column_stride;
   for (; depth >= kChunk; depth -= kChunk, out += stored_rows * kChunk) {
-    for (int64_t i = 0; i < kChunk; ++i) out[i] = stored(i);
+#pragma omp simd
+    for (int64_t i = 0; i < kChunk; ++i) out[i] = static_cast<To>(static_cast<To>(a[i * stride]) + shift);
     a = a + kChunk * stride;
   }
   if (depth == 0) return;
-  for (int64_t i = 0; i < depth; ++i) out[i] = stored(i);
+  for (int64_t i = 0; i < depth; ++i) out[i] = static_cast<To>(static_cast<To>(a[i * stride]) + shift);
   std::fill(out + depth, out + kChunk, To{0});
 }
 
@@ -85,12 +86,9 @@ void FillSliver(SliverFormat format, DType dtype, const Matrix& a, int64_t m0, i
   const To shift = static_cast<To>(SliverShift(format, dtype));
   for (int64_t r = 0; r < rows; ++r) {
     WithElements(dtype, a, (m0 + r) * a.row_stride + k0 * a.column_stride, [&](auto elements) {
-      // A copy where rows are dense: the compiler then knows the stride.
-      if (a.column_stride == 1) {
-        FillRow(elements, 1, depth, stored_rows, shift, to + r * kChunk);
-      } else {
-        FillRow(elements, a.column_stride, depth, stored_rows, shift, to + r * kChunk);
-      }
+      (a.column_stride == 1
+           ? FillRow<1, To, decltype(elements)>
+           : FillRow<0, To, decltype(elements)>)(elements, a.column_stride, depth, stored_rows, shift, to + r * kChunk);
     });
   }
   for (int64_t k = 0; rows < stored_rows && k < depth; k += kChunk, to += stored_rows * kChunk)

@@ -165,8 +165,7 @@ at::Tensor Multinomial(const at::Tensor& weights, int64_t count, bool replacemen
   at::Tensor chances = Dense(weights, dtype);
   if (weights.numel() != 0) {
     using Limits = std::numeric_limits<double>;
-    AssertWithin(chances, 0, Limits::max(),
-                 "probability tensor contains either `inf`, `nan` or element < 0");
+    AssertWithin(chances, 0, Limits::max(), "probability tensor contains either `inf`, `nan` or element < 0");
     AssertWithin(chances.sum(-1), Limits::denorm_min(), Limits::infinity(),
                  "invalid multinomial distribution (sum of probabilities <= 0)");
   }
