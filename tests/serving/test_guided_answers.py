@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -13,6 +14,9 @@ from typing import Literal
 import openai
 import pydantic
 import pytest
+from onnxruntime_npu.serving import grammar_checks
+from onnxruntime_npu.serving.engine_messages import Guidance
+from onnxruntime_npu.serving.grammar_checks import GrammarChecks
 
 from .conftest import ALTERNATIVES, weather_tool
 
@@ -212,6 +216,51 @@ def test_a_process_that_has_ended_between_grammars_is_started_again(server):
         time.sleep(0.01)
     assert complete("[uvw]").status_code == 200
     assert server.grammar_process() != reader
+
+
+def test_a_reader_of_grammars_that_fails_to_start_is_tried_again(tmp_path, monkeypatch):
+    started = []
+
+    class Killed:
+        """A process that ends before it is ready; the one after it reads grammars."""
+
+        def __init__(self, module, arguments, take):
+            started.append(module)
+            self.take = take
+            self.ready = len(started) == failures + 1
+            if self.ready:
+                take(True)
+
+        async def until_ended(self):
+            if self.ready:
+                await asyncio.Event().wait()
+            return -9
+
+        def send(self, guidance):
+            self.take(f"no {guidance.text}")
+
+    async def reasons(count):
+        checks = GrammarChecks(tmp_path)
+        texts = [Guidance("regex", str(i), "response_format") for i in range(count)]
+        found = [await checks._reason(text) for text in texts]
+        await checks.stop()
+        return found
+
+    monkeypatch.setattr(grammar_checks, "ChildConnection", Killed)
+    failures = 2
+    assert asyncio.run(reasons(4)) == ["", "", "no 2", "no 3"] and len(started) == 3
+    started.clear()
+    failures = 9
+    assert asyncio.run(reasons(5)) == [""] * 5 and len(started) == 3
+
+
+def test_a_schema_of_a_tool_that_is_none(server):
+    body = {"messages": USER, "tools": [weather_tool({"city": {"type": "strin"}})]}
+    body["tool_choice"] = "required"
+    answer = server.http.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "tools"
+    assert "Invalid type: strin" in error["message"] and "\n" not in error["message"]
 
 
 @pytest.mark.parametrize("seed", range(3))

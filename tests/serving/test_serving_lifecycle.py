@@ -169,6 +169,11 @@ def test_mistakes_at_the_start_are_one_line(served_directory, tmp_path, capsys):
     (growing / "genai_config.json").write_text("{")
     code, line = fails(growing)
     assert code == 2 and "genai_config.json is no JSON" in line
+    warm = tmp_path / "warm"
+    shutil.copytree(served_directory, warm)
+    (warm / "generation_config.json").write_text('{"temperature": "warm", "top_p": null}')
+    code, line = fails(warm)
+    assert code == 2 and "expected temperature of generation_config.json to be a number" in line
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         code, line = fails(served_directory, "--port", str(port))

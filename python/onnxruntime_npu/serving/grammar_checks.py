@@ -16,6 +16,7 @@ _LOG = logging.getLogger("onnxruntime_npu.serving")
 _MODULE = "onnxruntime_npu.serving.grammar_process"
 _TOO_COMPLEX = "too complex: expected one that is ready within a second and a gigabyte"
 _KEPT = 64  # grammars whose answer is remembered
+_MOST_STARTS = 3  # without one that is ready: of a machine without memory, for example
 
 
 class GrammarChecks:
@@ -34,6 +35,7 @@ class GrammarChecks:
         self._ended: asyncio.Task[int] | None = None
         self._answers: asyncio.Queue[Any] = asyncio.Queue()
         self._possible = True
+        self._failed_starts = 0
 
     async def check(self, guidance: Guidance, deadline: float) -> None:
         """Raise a 400 for what cannot be followed, 504 if that is not known in time."""
@@ -63,7 +65,9 @@ class GrammarChecks:
             # One that has ended since the last grammar has ended for another reason.
             if self._connection is None or (self._ended is not None and self._ended.done()):
                 await self._start()
-            reason = await self._ask(guidance) if self._possible else ""
+            if self._connection is None:
+                return ""
+            reason = await self._ask(guidance)
             self._known[guidance] = reason
             if len(self._known) > _KEPT:
                 self._known.popitem(last=False)
@@ -79,8 +83,16 @@ class GrammarChecks:
             return
         self._ended = asyncio.create_task(self._connection.until_ended())
         ready = await self._next()
-        if ready is not True:
-            self._give_up("the tokenizer's tokens have no bytes" if ready is False else str(ready))
+        if ready is True:
+            self._failed_starts = 0
+            return
+        self._connection = None
+        if ready is False:
+            self._give_up("the tokenizer's tokens have no bytes")
+            return
+        self._failed_starts += 1
+        if self._failed_starts == _MOST_STARTS:
+            self._give_up(f"their reader has ended {_MOST_STARTS} times while it started")
 
     def _give_up(self, reason: str) -> None:
         self._possible = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..generation.byte_text import ByteTextStream, ByteTokens
 from .served_directory import ServedDirectory
 from .tool_formats import ToolFormat, tool_format
 
+_DEFAULTS = ("temperature", "top_k", "top_p", "repetition_penalty")  # for what requests leave open
 _NO_CONFIG = "no genai_config.json: "  # begins the export's reason for that
 
 
@@ -23,7 +25,7 @@ class ServedModel(ServedDirectory):
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
         """Read the directory; ArgumentError for one that cannot be served."""
         super().__init__(directory, name)
-        self.defaults = self.json("generation_config.json")
+        self.defaults = self._defaults()
         # Transformers' own decoding around this one takes several times as long, for each token.
         backend, cleans = (
             self.tokenizer.backend_tokenizer,
@@ -37,6 +39,19 @@ class ServedModel(ServedDirectory):
         self._left_out = frozenset(self._special.values())
         # How it writes calls of tools; None if its template takes no tools, or is not known.
         self.tool_format = self._tool_format()
+
+    def _defaults(self) -> dict[str, Any]:
+        """Return generation_config.json; ArgumentError where it has no number for one."""
+        config = self.json("generation_config.json")
+        for name in _DEFAULTS:
+            value = config.get(name, 0)
+            number = isinstance(value, (int, float)) and not isinstance(value, bool)
+            if value is not None and not (number and 0 <= value < math.inf):
+                raise ArgumentError(
+                    f"expected {name} of generation_config.json to be a number from 0, got "
+                    f"{value!r} in {self.directory}: correct it, or leave it out"
+                )
+        return config
 
     def _check(self) -> None:
         settings, report = self.json("genai_config.json"), self.json("export_report.json")

@@ -14,7 +14,7 @@ from .lark import lark_of
 
 _NO_TOKEN = "NoExtensionBias"  # what llguidance says where no token may follow
 # What it says of the grammar in which a client's schema or expression stands.
-_AROUND = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +1 \| .*", re.DOTALL)
+_AROUND = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +\d+ \| .*", re.DOTALL)
 
 
 class GrammarError(ValueError):
@@ -45,7 +45,8 @@ class TokenTexts:
             raise GrammarError(str(error)) from None
         if matcher.is_error():
             refusal = _error_of(matcher)
-            if guidance.kind == "lark_grammar":
+            # That of tools is the server's; what is wrong in it is a client's schema.
+            if guidance.kind == "lark_grammar" and guidance.param != "tools":
                 raise refusal
             raise GrammarError(_AROUND.sub("", str(refusal)))
         return GrammarMask(matcher, self.vocabulary)
