@@ -9,6 +9,8 @@ pytestmark = pytest.mark.usefixtures("no_fallback")
 
 ACTIVATIONS = {
     "softplus": lambda x: F.softplus(x, beta=2, threshold=3),
+    "threshold": lambda x: F.threshold(x, 0.1, -2.0),
+    "threshold_in_place": lambda x: F.threshold(x * 1, 0.1, -2.0, inplace=True),
     "elu": lambda x: F.elu(x, 0.7),
     "elu_in_place": lambda x: F.elu(x * 1, 0.7, inplace=True),
     "selu": F.selu,

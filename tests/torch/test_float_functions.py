@@ -68,6 +68,16 @@ def test_binary_float_functions(dtype):
         equal_on_cpu(getattr(torch, name), a, a[:, None])
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64])
+def test_cross_products(dtype):
+    a, b = (torch.arange(24).reshape(2, 3, 4).roll(n).to(dtype) for n in (0, 5))
+    equal_on_cpu(lambda x, y: torch.linalg.cross(x, y, dim=1), a, b)
+    equal_on_cpu(lambda x, y: torch.cross(x.transpose(1, 2), y[:1].transpose(1, 2), dim=-1), a, b)
+    equal_on_cpu(lambda x, y: torch.linalg.cross(x[:0], y[:0], dim=1), a, b)
+    with pytest.raises(RuntimeError, match="must have length 3"):
+        torch.linalg.cross(a.npu(), b.npu(), dim=2)
+
+
 def test_powers_of_a_scalar():
     equal_on_cpu(lambda t: torch.pow(0.9, t), torch.randn(3, 4))
     equal_on_cpu(lambda t: 2**t, torch.tensor([0, 3, 5]))

@@ -18,6 +18,7 @@
 #include <ATen/ops/softplus_backward_ops.h>
 #include <ATen/ops/softplus_meta.h>
 #include <ATen/ops/softplus_ops.h>
+#include <ATen/ops/threshold_meta.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -25,9 +26,16 @@
 #include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
+#include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
+
+at::Tensor& ThresholdOut(const at::Tensor& self, const c10::Scalar& threshold, const c10::Scalar& value,
+                         at::Tensor& out) {
+  InferElementwise<at::meta::structured_threshold>(out, self, threshold, value);
+  return out.copy_(self.masked_fill(self.le(threshold), value));
+}
 
 at::Tensor& SoftplusOut(const at::Tensor& self, const c10::Scalar& beta, const c10::Scalar& threshold,
                         at::Tensor& out) {
@@ -146,6 +154,7 @@ at::Tensor& GluBackwardOut(const at::Tensor& grad, const at::Tensor& self, int64
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
+  m.impl("threshold.out", &ThresholdOut);
   m.impl("glu.out", &GluOut);
   m.impl("glu_backward", &GluBackward);
   m.impl("glu_backward.grad_input", &GluBackwardOut);

@@ -1,4 +1,5 @@
-// Arithmetic and bitwise operators on two or more tensors.
+// Arithmetic and bitwise operators on two or more tensors, and the products of vectors of three.
+#include <ATen/core/Tensor.h>
 #include <ATen/ops/add_meta.h>
 #include <ATen/ops/addcdiv_meta.h>
 #include <ATen/ops/addcmul_meta.h>
@@ -8,6 +9,7 @@
 #include <ATen/ops/div_meta.h>
 #include <ATen/ops/fmod_meta.h>
 #include <ATen/ops/lerp_meta.h>
+#include <ATen/ops/linalg_cross_meta.h>
 #include <ATen/ops/maximum_meta.h>
 #include <ATen/ops/minimum_meta.h>
 #include <ATen/ops/mul_meta.h>
@@ -186,8 +188,16 @@ at::Tensor& BitwiseXorOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& 
                                                                                             out);
 }
 
+at::Tensor& CrossOut(const at::Tensor& self, const at::Tensor& other, int64_t dim, at::Tensor& out) {
+  Infer<at::meta::structured_linalg_cross>(out, self, other, dim);
+  if (out.numel() == 0) return out;
+  const at::Tensor a = self.expand(out.sizes()), b = other.expand(out.sizes());
+  return out.copy_(a.roll(-1, dim).mul(b.roll(-2, dim)).sub(a.roll(-2, dim).mul(b.roll(-1, dim))));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
+  m.impl("linalg_cross.out", &CrossOut);
   m.impl("remainder.Tensor_out", &RemainderOut);
   m.impl("fmod.Tensor_out", &FmodOut);
   m.impl("add.out", &AddOut);
