@@ -302,7 +302,7 @@ OLD_FORMS = [("Upsample", 8), ("Upsample", 9), ("Resize", 10)]
 @pytest.mark.parametrize("op_type, opset", OLD_FORMS)
 def test_forms_before_version_11(op_type, opset, mode) -> None:
     x = random(np.random.default_rng(7), "float32", 2, 3, 5, 8)
-    for scales in ([1, 1, 2, 3], [1, 1, 2.5, 1.0], [1, 1, 0.5, 0.6]):
+    for scales in ([1, 1, 2, 3], [1, 1, 2.5, 1.0], [1, 1, 0.5, 0.6], [1, 1, 2.5, 0.6]):
         given = np.array(scales, np.float32)
         if op_type == "Upsample" and min(scales) < 1:
             continue  # onnx defines it for factors of at least 1
@@ -310,9 +310,24 @@ def test_forms_before_version_11(op_type, opset, mode) -> None:
             got = run_npu(op_type, [x], opset=opset, mode=mode, scales=given.tolist())[0]
         else:
             got = run_npu(op_type, [x, given], opset=opset, constant=[1], mode=mode)[0]
-        options = dict(coordinate_transformation_mode="asymmetric", nearest_mode="floor", mode=mode)
-        expected = reference(x, [None, given], **options)
+        # One axis after the other: the nearest sample is that before where it grows, as upsampling
+        # repeats samples, and that behind where it shrinks.
+        expected = x
+        for axis, scale in enumerate(scales):
+            only = np.ones(4, np.float32)
+            only[axis] = scale
+            nearest = "floor" if scale >= 1 else "ceil"
+            expected = reference(
+                expected,
+                [None, only],
+                coordinate_transformation_mode="asymmetric",
+                nearest_mode=nearest,
+                mode=mode,
+            )
         np.testing.assert_allclose(got, expected, rtol=0, atol=4e-6)
+        if opset == 10:
+            on_cpu = run_cpu(op_type, [x, given], opset=opset, constant=[1], mode=mode)[0]
+            np.testing.assert_allclose(got, on_cpu, rtol=0, atol=4e-6)
 
 
 def test_forms_before_version_11_check_their_scales() -> None:

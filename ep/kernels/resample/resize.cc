@@ -28,7 +28,8 @@ enum class Transformation {
   kAsymmetric,
   kCropAndResize
 };
-enum class Rounding { kPreferFloor, kPreferCeil, kFloor, kCeil };
+// kByScale, of versions before 11: the sample before where an axis grows, behind where it shrinks, as in onnxruntime.
+enum class Rounding { kPreferFloor, kPreferCeil, kFloor, kCeil, kByScale };
 enum class Policy { kStretch, kNotLarger, kNotSmaller };
 
 template <class E>
@@ -107,8 +108,8 @@ double Axis::Position(Transformation transformation, int64_t output) const {
   return 0;
 }
 
-int64_t Nearest(double position, Rounding rounding, int64_t in) {
-  const double at = std::fmin(std::fmax(position, 0), static_cast<double>(in - 1));
+int64_t Nearest(double position, Rounding rounding, const Axis& axis) {
+  const double at = std::fmin(std::fmax(position, 0), static_cast<double>(axis.in - 1));
   switch (rounding) {
     case Rounding::kPreferFloor:
       return static_cast<int64_t>(std::ceil(at - 0.5));
@@ -116,6 +117,9 @@ int64_t Nearest(double position, Rounding rounding, int64_t in) {
       return static_cast<int64_t>(std::floor(at + 0.5));
     case Rounding::kFloor:
       return static_cast<int64_t>(std::floor(at));
+    case Rounding::kByScale:
+      if (axis.scale >= 1) return static_cast<int64_t>(std::floor(at));
+      break;
     case Rounding::kCeil:
       break;
   }
@@ -229,7 +233,7 @@ class ResizingKernel : public Kernel {
       map.clear();
       for (int64_t o = 0; o < axis.out; ++o) {
         const double position = axis.Position(how_.transformation, o);
-        map.push_back(Extrapolates(axis, position) ? -1 : Nearest(position, how_.rounding, axis.in));
+        map.push_back(Extrapolates(axis, position) ? -1 : Nearest(position, how_.rounding, axis));
       }
     }
     return maps;
@@ -342,7 +346,7 @@ class ScaleKernel final : public ResizingKernel {
   static Settings SettingsOf(const KernelInfo& info) {
     const std::string why = WhyNotScaled(info.attributes, DType::kFloat32);
     NPU_CHECK(why.empty(), "[", info.op_type, "] ", why);
-    return {.mode = *Named(info.attributes, "mode", kModes)};
+    return {.mode = *Named(info.attributes, "mode", kModes), .rounding = Rounding::kByScale};
   }
 
   void SetSizes(OpContext& ctx, std::vector<Axis>& axes) const override {
