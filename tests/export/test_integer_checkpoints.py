@@ -53,7 +53,7 @@ class Quantised:
     """A weight [out, in] on a grid: integers q of `bits`, zero points and scales of its groups."""
 
     def __init__(self, out_features, in_features, bits, rng, *, group=GROUP, symmetric=False):
-        groups = in_features // group
+        groups = -(-in_features // group)
         self.bits, self.group = bits, group
         self.q = rng.integers(0, 2**bits, (out_features, in_features))
         middle = np.full((out_features, groups), 2 ** (bits - 1))
@@ -201,6 +201,28 @@ def test_floats_of_a_checkpoint_are_what_its_integers_stand_for(tmp_path, kind, 
     assert not isinstance(head, StoredLinear)
     assert torch.equal(value_of(head.weight), model.lm_head.weight)
     assert not hasattr(loaded.model.config, "quantization_config")
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq-act-order", "awq", "pack-quantized"])
+def test_last_group_may_be_smaller(tmp_path, name):
+    """Groups of 32 of 112 inputs: as many as groups of 28 would be."""
+    model = checkpoint(tmp_path, "llama", name, group=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    quantised = config["quantization_config"]
+    for part in (quantised, *(g["weights"] for g in quantised.get("config_groups", {}).values())):
+        part["group_size"] = 32
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    loaded = load_checkpoint(tmp_path)
+    for layer_name, layer in projections(model).items():
+        assert torch.equal(loaded.model.get_submodule(layer_name).weight, layer.weight)
+
+
+def test_groups_of_a_layer_may_be_of_its_own_rule(tmp_path):
+    """GPTQ has a group for each input, and config.json one size for most layers."""
+    model = checkpoint(tmp_path, "llama", "gptq", group=40)
+    loaded = load_checkpoint(tmp_path)
+    for layer_name, layer in projections(model).items():
+        assert torch.equal(loaded.model.get_submodule(layer_name).weight, layer.weight)
 
 
 def test_quantised_text_part_of_a_model_of_images(tmp_path):

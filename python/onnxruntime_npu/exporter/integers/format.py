@@ -60,12 +60,14 @@ def taken(tensors: Mapping[str, torch.Tensor], name: str) -> torch.Tensor:
 def group_size(rows: int, groups: int, declared: Any) -> int:
     """Return how many of ``rows`` input features share a scale, if there are ``groups`` of them.
 
-    ``declared``: the size that config.json gives, which matters only if the last group is smaller.
+    ``declared``: the size that the checkpoint gives, which comes first: where the last group is
+    smaller, as many groups may divide the features evenly, too (64 and 32 of 96). Some layers have
+    others than the configuration, such as one group.
     """
-    if groups >= 1 and rows % groups == 0:
-        return rows // groups
     if isinstance(declared, int) and declared > 0 and -(-rows // declared) == groups:
         return declared
+    if groups >= 1 and rows % groups == 0:
+        return rows // groups
     raise ValueError(f"expected groups of {declared} for {rows} input features, got {groups}")
 
 

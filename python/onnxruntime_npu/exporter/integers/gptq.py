@@ -39,13 +39,16 @@ class Gptq(Format):
         check_shape("qweight", words, words.shape[0], columns)
         groups = scale.shape[0]
         check_shape("scales", scale, groups, columns)
-        size = group_size(rows, groups, self.config.get("group_size"))
+        of_row = tensors.get("g_idx")
+        # A layer may have groups of another size than the configuration: of its own rule.
+        first = 0 if of_row is None else int((of_row == 0).sum())
+        size = group_size(rows, groups, first or self.config.get("group_size"))
         middle = 2 ** (bits - 1)
         values = unpacked(words, bits, rows) - middle
         zeros = unpacked(taken(tensors, "qzeros").t().contiguous(), bits, columns).t()
         check_shape("qzeros", zeros, groups, columns)
         zeros = (zeros + self._missing) & (2**bits - 1)
-        order = _order(tensors.get("g_idx"), rows, groups, size)
+        order = _order(of_row, rows, groups, size)
         if order is not None:
             values = values[order]
         return IntegerWeight.packed(
