@@ -450,6 +450,56 @@ def test_integer_activations_of_compressed_tensors(tmp_path, activation):
         assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
 
 
+def as_float8(weight, rows, columns):
+    """Return the tensors of a weight [out, in] with a scale for each block, and its floats."""
+    out, size = weight.shape
+    row, column = np.arange(out) // rows, np.arange(size) // columns
+    scale = torch.rand(int(row[-1]) + 1, int(column[-1]) + 1) / 1000
+    stored = (weight.detach() * 40).to(torch.float8_e4m3fn)
+    floats = stored.float() * scale[row][:, column]
+    return {"weight": stored, "weight_scale": scale}, floats
+
+
+@pytest.mark.parametrize(
+    ("described", "rows", "columns"),
+    [
+        ({"strategy": "tensor"}, 1000, 1000),
+        ({"strategy": "channel"}, 1, 1000),
+        ({"strategy": "block", "block_structure": [32, 48]}, 32, 48),
+    ],
+)
+def test_floats_of_8_bits_are_restored_by_their_scales(tmp_path, described, rows, columns):
+    """Also in bias, for qwen2 has some; the activations are not rounded."""
+    model, stored = tiny_model("qwen2"), {}
+    weights = {"num_bits": 8, "type": "float", **described}
+    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    config = {**tensors_config("float-quantized"), "config_groups": {"group_0": group}}
+    for name, layer in projections(model).items():
+        tensors, floats = as_float8(layer.weight, rows, columns)
+        stored |= {f"{name}.{key}": value for key, value in tensors.items()}
+        with torch.no_grad():
+            layer.weight.copy_(floats)
+    save(tmp_path, model, stored, config)
+    loaded = load_checkpoint(tmp_path)
+    wanted, actual = model.state_dict(), loaded.model.state_dict()
+    assert wanted.keys() == actual.keys()
+    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
+    assert loaded.left.keys() == projections(model).keys()
+
+
+def test_floats_of_8_bits_without_a_format_are_refused(tmp_path):
+    """Their scale would be left out."""
+    checkpoint(tmp_path, "llama", "gptq")
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.float8_e4m3fn)
+    save_file(tensors, file, {"format": "pt"})
+    message = r"lm_head: expected a weight in floats of 16 bits or more, got F8_E4M3"
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
 def test_blocks_of_gguf_are_restored_by_scale_and_offset(kind):
     kind = gguf.GGMLQuantizationType[kind]

@@ -2,6 +2,8 @@
 
 Formats ``pack-quantized`` (``weight_packed`` int32 [out, in * bits / 32]), ``int-quantized`` and
 ``naive-quantized`` (``weight`` int8 [out, in]); ``weight_scale`` [out, groups], [out, 1] or [1].
+Format ``float-quantized`` (``weight`` float8 [out, in]) is restored as floats, also with a scale
+for each block of outputs and inputs.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from typing import Any
 
 import torch
 
+from ..weights.lazy_weight import LazyWeight
 from .bits import unpacked
 from .format import Format, check_shape, group_size, taken
 from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
 
 _LAYER = "Linear"
+_FLOAT8 = "F8_E4M3"
 
 
 class CompressedTensors(Format):
@@ -25,8 +29,33 @@ class CompressedTensors(Format):
     method = "compressed-tensors"
 
     def stores(self, tensors: Mapping[str, str]) -> bool:
-        """Return whether a layer has integers."""
-        return "weight_packed" in tensors or tensors.get("weight") == "I8"
+        """Return whether a layer has integers, or floats of 8 bits."""
+        return "weight_packed" in tensors or tensors.get("weight") in ("I8", _FLOAT8)
+
+    def restored(
+        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
+    ) -> torch.Tensor | None:
+        """Return ``W[o, i] = w[o, i] * scale[o, i]`` of floats of 8 bits, computed when used."""
+        weight = tensors.get("weight")
+        if weight is None or weight.dtype != torch.float8_e4m3fn:
+            return None
+        rows, columns = sizes
+        check_shape("weight", weight, columns, rows)
+        described = self._scheme(name).get("weights") or {}
+        scale = taken(tensors, "weight_scale").float()
+        if described.get("strategy") == "block":
+            high, wide = described["block_structure"]
+        else:
+            scale = scale.reshape(1, 1) if scale.numel() == 1 else scale.reshape(columns, -1)
+            high = columns if scale.numel() == 1 else 1
+            wide = group_size(rows, scale.shape[1], described.get("group_size"))
+        check_shape("weight_scale", scale, -(-columns // high), -(-rows // wide))
+
+        def product() -> torch.Tensor:
+            spread = scale.repeat_interleave(wide, 1)[:, :rows].repeat_interleave(high, 0)
+            return weight.float() * spread[:columns]
+
+        return LazyWeight.computed(product, (columns, rows), torch.float32)
 
     def read(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]

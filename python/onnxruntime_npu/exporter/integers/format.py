@@ -24,6 +24,15 @@ class Format(ABC):
         """Return whether a layer's tensors, dtype by name, are a quantised weight."""
         return "qweight" in tensors
 
+    def restored(
+        self, _name: str, _tensors: Mapping[str, torch.Tensor], _sizes: tuple[int, int]
+    ) -> torch.Tensor | None:
+        """Return the weight [out, in] of a layer of scaled floats, None if it has integers.
+
+        Arguments and errors are those of ``read``.
+        """
+        return None
+
     def weight(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
     ) -> IntegerWeight:

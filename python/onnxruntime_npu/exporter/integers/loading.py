@@ -99,8 +99,9 @@ class _Pending(nn.Module):
             self.weight._is_hf_initialized = True  # type: ignore[attr-defined]
 
 
-# Of safetensors; floats are loaded as float32.
+# Of safetensors; floats are loaded as float32, but for those of 8 bits, which have a scale.
 _DTYPES = {
+    "F8_E4M3": torch.float8_e4m3fn,
     "I8": torch.int8,
     "I32": torch.int32,
     "I64": torch.int64,
@@ -108,6 +109,7 @@ _DTYPES = {
     "BF16": torch.float32,
     "F32": torch.float32,
 }
+_FLOATS = ("F16", "BF16", "F32", "F64")
 
 
 class _Quantizer(HfQuantizer):
@@ -128,6 +130,7 @@ class _Quantizer(HfQuantizer):
             for name, tensors in layers.items()
             if self._reader.stores({key: dtype for key, (_, dtype) in tensors.items()})
         }
+        _check_floats({name: layers[name] for name in layers.keys() - stored.keys()})
         names = FileNames(model)
         for name, tensors in stored.items():
             unknown = sorted({dtype for _, dtype in tensors.values()} - set(_DTYPES))
@@ -157,11 +160,22 @@ class _Quantizer(HfQuantizer):
                         self.left[name] = "experts", why
                 elif isinstance(pending, _Pending):
                     tensors = {key: getattr(pending, key) for key in pending.names}
-                    weight = self._reader.weight(name, tensors, pending.sizes)
-                    bias: torch.Tensor | None = pending.bias
-                    model.set_submodule(
-                        name, StoredLinear(weight, None if bias is None else bias.detach())
-                    )
+                    model.set_submodule(name, self._layer(name, pending, tensors))
+
+    def _layer(
+        self, name: str, pending: _Pending, tensors: Mapping[str, torch.Tensor]
+    ) -> nn.Module:
+        """Return the layer that computes with the tensors of the file."""
+        bias = None if pending.bias is None else pending.bias.detach()
+        floats = self._reader.restored(name, tensors, pending.sizes)
+        if floats is None:
+            return StoredLinear(self._reader.weight(name, tensors, pending.sizes), bias)
+        self.left[name] = "linear", "the file has floats of 8 bits"
+        layer = nn.Linear(*pending.sizes, bias is not None, device="meta")
+        layer.weight = nn.Parameter(floats, requires_grad=False)
+        if bias is not None:
+            layer.bias = nn.Parameter(bias, requires_grad=False)
+        return layer
 
     def is_serializable(self) -> bool:
         return False
@@ -169,6 +183,14 @@ class _Quantizer(HfQuantizer):
     @property
     def is_trainable(self) -> bool:
         return False
+
+
+def _check_floats(layers: Mapping[str, Mapping[str, tuple[Any, str]]]) -> None:
+    """Refuse weights that a format does not restore: without their scale they are others."""
+    for name, tensors in sorted(layers.items()):
+        _, dtype = tensors.get("weight", (None, "F32"))
+        if dtype not in _FLOATS:
+            raise ValueError(f"{name}: expected a weight in floats of 16 bits or more, got {dtype}")
 
 
 def _submodule(model: nn.Module, name: str) -> nn.Module | None:
@@ -205,6 +227,9 @@ def _opened(files: Sequence[str]) -> Iterator[Callable[[str], dict[str, torch.Te
             tensors = {
                 name: file.get_tensor(f"{layer}.{name}") for name, file in places[layer].items()
             }
-            return {k: t.float() if t.is_floating_point() else t for k, t in tensors.items()}
+            return {
+                k: t.float() if t.is_floating_point() and t.itemsize > 1 else t
+                for k, t in tensors.items()
+            }
 
         yield read
