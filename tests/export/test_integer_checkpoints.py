@@ -450,6 +450,27 @@ def test_integer_activations_of_compressed_tensors(tmp_path, activation):
         assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
 
 
+@pytest.mark.parametrize("first", ["Linear", "re:.*proj"])
+def test_a_group_of_named_layers_comes_before_others(tmp_path, first):
+    """As in recipes with more bits for some layers: down_proj matches two groups."""
+    config, _, pack = FORMATS["pack-quantized"]
+    rng, model, stored = np.random.default_rng(3), tiny_model("llama"), {}
+    most = {"targets": [first], "weights": {"num_bits": 4, "group_size": GROUP}}
+    some = {"targets": ["re:.*down"], "weights": {"num_bits": 8, "group_size": GROUP}}
+    own = {"targets": ["model.layers.1.mlp.down_proj"], "weights": {"num_bits": 3}}
+    config = {**config, "config_groups": {"a": most, "b": some, "c": own}}
+    for name, layer in projections(model).items():
+        bits = 3 if name in own["targets"] else 8 if "down" in name else 4
+        w = Quantised(*layer.weight.shape, bits, rng)
+        stored |= {f"{name}.{key}": value for key, value in pack(w).items()}
+        with torch.no_grad():
+            layer.weight.copy_(w.weight)
+    save(tmp_path, model, stored, config)
+    loaded = load_checkpoint(tmp_path).model
+    for name, layer in projections(model).items():
+        assert torch.equal(loaded.get_submodule(name).weight, layer.weight)
+
+
 def as_float8(weight, rows, columns):
     """Return the tensors of a weight [out, in] with a scale for each block, and its floats."""
     out, size = weight.shape

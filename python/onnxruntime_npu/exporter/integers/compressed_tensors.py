@@ -20,6 +20,7 @@ from .format import Format, check_shape, group_size, taken
 from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
 
 _LAYER = "Linear"
+_EXPRESSION = "re:"
 _FLOAT8 = "F8_E4M3"
 
 
@@ -98,16 +99,20 @@ class CompressedTensors(Format):
         )
 
     def _scheme(self, name: str) -> Mapping[str, Any]:
-        """Return the group of the configuration that a layer belongs to."""
+        """Return the group of the configuration that a layer belongs to.
+
+        One that targets the layer's name comes before those that target a regular expression, and
+        they before those that target all linear layers; of several with one target the last.
+        """
         groups: Mapping[str, Any] = self.config.get("config_groups") or {}
-        for group in groups.values():
-            for target in group.get("targets") or ():
-                pattern = target.removeprefix("re:")
-                named = re.match(pattern, name) if pattern != target else target == name
-                if target == _LAYER or named:
-                    found: Mapping[str, Any] = group
-                    return found
-        raise ValueError("expected a group in config_groups for the layer, got none")
+        by_target = {t: group for group in groups.values() for t in group.get("targets") or ()}
+        expressions = (target for target in sorted(by_target) if target.startswith(_EXPRESSION))
+        found = (t for t in expressions if re.match(t.removeprefix(_EXPRESSION), name))
+        target = name if name in by_target else next(found, _LAYER)
+        if target not in by_target:
+            raise ValueError("expected a group in config_groups for the layer, got none")
+        scheme: Mapping[str, Any] = by_target[target]
+        return scheme
 
 
 def _order(of_row: torch.Tensor | None, rows: int, size: int) -> torch.Tensor | None:
