@@ -636,12 +636,20 @@ def test_damaged_checkpoints_are_refused(tmp_path, change, message):
         load_checkpoint(tmp_path / "source")
 
 
+ROTATED = {"targets": ["re:.*down_proj$"], "location": "input"}
+
+
 @pytest.mark.parametrize(
     ("name", "change", "message"),
     [
         ("gptq", {"checkpoint_format": "marlin"}, r"expected checkpoint_format gptq or gptq_v2"),
         ("awq", {"version": "gemv"}, r"expected the AWQ version gemm, got 'gemv'"),
         ("pack-quantized", {"config_groups": {}}, r"expected a group in config_groups"),
+        (
+            "pack-quantized",
+            {"transform_config": {"config_groups": {"R4": {"apply": [ROTATED]}}}},
+            r"expected transforms of the weights .*, got transform_config with input",
+        ),
     ],
 )
 def test_layouts_that_are_not_read_are_refused(tmp_path, name, change, message):

@@ -21,6 +21,7 @@ from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
 
 _LAYER = "Linear"
 _EXPRESSION = "re:"
+_IN_WEIGHTS = ("weight_input", "weight_output")
 _FLOAT8 = "F8_E4M3"
 
 
@@ -28,6 +29,15 @@ class CompressedTensors(Format):
     """``W[o, i] = (q[o, i] - zero[o, g]) * scale[o, g]`` with i in group g."""
 
     method = "compressed-tensors"
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__(config)
+        online = sorted(_transforms(config) - set(_IN_WEIGHTS))
+        if online:
+            raise ValueError(
+                f"expected transforms of the weights ({', '.join(_IN_WEIGHTS)}), got "
+                f"transform_config with {', '.join(online)}"
+            )
 
     def stores(self, tensors: Mapping[str, str]) -> bool:
         """Return whether a layer has integers, or floats of 8 bits."""
@@ -113,6 +123,12 @@ class CompressedTensors(Format):
             raise ValueError("expected a group in config_groups for the layer, got none")
         scheme: Mapping[str, Any] = by_target[target]
         return scheme
+
+
+def _transforms(config: Mapping[str, Any]) -> set[str]:
+    """Return where rotations of the model are applied."""
+    schemes = ((config.get("transform_config") or {}).get("config_groups") or {}).values()
+    return {str(part.get("location")) for scheme in schemes for part in scheme.get("apply") or ()}
 
 
 def _order(of_row: torch.Tensor | None, rows: int, size: int) -> torch.Tensor | None:
