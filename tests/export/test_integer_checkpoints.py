@@ -225,6 +225,20 @@ def test_groups_of_a_layer_may_be_of_its_own_rule(tmp_path):
         assert torch.equal(loaded.model.get_submodule(layer_name).weight, layer.weight)
 
 
+@pytest.mark.parametrize("kind", ["llama", "llama-tied"])
+def test_head_may_have_integers_of_its_own(tmp_path, kind):
+    """Some tools quantise the head, also of a model whose config.json ties it to the embedding."""
+    model, rng = tiny_model(kind, vocab_size=96), np.random.default_rng(3)
+    config, bits, pack = FORMATS["gptq"]
+    w = Quantised(96, 64, bits, rng)
+    stored = {f"lm_head.{key}": value for key, value in pack(w).items()}
+    save(tmp_path, model, stored, config)
+    loaded = load_checkpoint(tmp_path).model
+    assert torch.equal(loaded.lm_head.weight, w.weight)
+    embedding = value_of(loaded.get_input_embeddings().weight)
+    assert torch.equal(embedding, model.get_input_embeddings().weight)
+
+
 def test_quantised_text_part_of_a_model_of_images(tmp_path):
     """Layers have other names in the file, and the description is that of the text part."""
     config, bits, pack = FORMATS["gptq"]

@@ -144,6 +144,8 @@ class _Quantizer(HfQuantizer):
                 pending.add(place, name)
             elif isinstance(layer, (nn.Linear, Conv1D)):  # both are stored the same way
                 model.set_submodule(place.module, _Pending(layer, tensors))
+                # A head with integers of its own is not the embedding, whatever config.json says.
+                model.all_tied_weights_keys.pop(f"{place.module}.weight", None)
             else:
                 raise ValueError(
                     f"expected quantised linear layers and experts, got {name}, which is "
