@@ -621,6 +621,10 @@ LAYER = "model.layers.0.self_attn.q_proj"
             rf"{LAYER}: expected scales of shape \[4, 64\], got \[4, 63\]",
         ),
         (
+            lambda t: t[f"{LAYER}.scales"][1].fill_(float("nan")),
+            rf"{LAYER}: expected finite scales, got some that are not",
+        ),
+        (
             lambda t: t.update({f"{LAYER}.qweight": t[f"{LAYER}.qweight"][:7]}),
             rf"{LAYER}: expected qweight with 2, 3, 4 or 8 bits for 64 integers, got 7 words",
         ),
@@ -641,7 +645,7 @@ LAYER = "model.layers.0.self_attn.q_proj"
             r"expected quantised linear layers and experts, got .*experts.0.up, which is not",
         ),
     ],
-    ids=["missing", "columns", "words", "zeros", "groups", "order", "experts"],
+    ids=["missing", "columns", "nan", "words", "zeros", "groups", "order", "experts"],
 )
 def test_damaged_checkpoints_are_refused(tmp_path, change, message):
     checkpoint(tmp_path / "source", "llama", "gptq")

@@ -36,7 +36,13 @@ class Format(ABC):
     def weight(
         self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
     ) -> IntegerWeight:
-        """Return what ``read`` returns; its errors name the layer."""
+        """Return what ``read`` returns; its errors name the layer.
+
+        Floats that are not finite are refused, too: these tensors are no parameters of the model.
+        """
+        for key, value in tensors.items():
+            if value.is_floating_point() and not bool(value.isfinite().all()):
+                raise ValueError(f"{name}: expected finite {key}, got some that are not")
         try:
             return self.read(name, tensors, sizes)
         except (ValueError, IndexError) as error:
