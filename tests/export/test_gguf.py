@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import torch
-from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers import gguf_weights
@@ -30,6 +30,7 @@ KIND = {
     "Q8_0": Q8_0,
     "Q4_0": gguf.GGMLQuantizationType.Q4_0,
     "Q4_1": gguf.GGMLQuantizationType.Q4_1,
+    "MXFP4": gguf.GGMLQuantizationType.MXFP4,
     "F32": F32,
 }
 
@@ -72,11 +73,14 @@ def layer_of(architecture):
     }
 
 
-def write_gguf(folder: Path, architecture: str, kind: str) -> Path:
-    """Write a tiny model of random values, matrices as blocks of a kind."""
+def write_gguf(folder: Path, architecture: str, kind: str, **options) -> Path:
+    """Write a tiny model of random values, matrices as blocks of a kind.
+
+    ``options``: of the writer, such as how many tensors a file has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "model.gguf"
-    writer = gguf.GGUFWriter(path, architecture)
+    writer = gguf.GGUFWriter(path, architecture, **options)
     writer.add_block_count(LAYERS)
     writer.add_context_length(64)
     writer.add_embedding_length(HIDDEN)
@@ -234,3 +238,20 @@ def test_tensors_without_floats_are_an_error(tmp_path):
     reader.data.flush()
     with pytest.raises(ExportError, match=r"cannot load .*model.gguf: .*I32"):
         load_checkpoint(path)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_parts_of_a_model_are_refused(tmp_path, named):
+    """Not for weights that it lacks, nor by asking which of the files is meant."""
+    write_gguf(tmp_path, "llama", "Q8_0", split_max_tensors=12)
+    files = sorted(tmp_path.glob("*.gguf"))
+    assert len(files) == 2
+    with pytest.raises(ExportError, match=r"is one of 2 parts of a model: merge them with"):
+        load_checkpoint(files[1] if named else tmp_path)
+
+
+def test_kinds_without_integers_are_named(tmp_path):
+    """Not as floats alone: the file is quantised."""
+    path = write_gguf(tmp_path / "in", "llama", "MXFP4")
+    with pytest.raises(ArgumentError, match=r"got floats: the file has weights .* as MXFP4"):
+        export_causal_lm(path, tmp_path / "out", dtype="float16", quant="keep")

@@ -32,6 +32,7 @@ from .weights.parameters import as_lazy, not_finite, replace_parameters
 from .weights.safetensors_file import DTYPES, Entry, check_files, mapped_files
 
 _GGUF_MAGIC = b"GGUF"
+_GGUF_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # as llama.cpp splits files
 _CAUSAL_LM = "AutoModelForCausalLM"
 _POOLER = "pooler."
 # Sizes of config.json, with the least that each may be; no positions: their number is not limited.
@@ -91,7 +92,7 @@ def load_checkpoint(path: str | Path, *, integers: bool = False) -> Checkpoint:
     if (path / "config.json").is_file():
         return _load_directory(path)
     files = sorted(path.glob("*.gguf"))
-    if len(files) > 1:
+    if len(files) > 1 and not all(_GGUF_PART.search(file.name) for file in files):
         names = ", ".join(file.name for file in files)
         raise ArgumentError(f"{path} holds several GGUF files ({names}): name one of them")
     if not files:
@@ -313,8 +314,15 @@ def _check_gguf(path: Path) -> None:
     try:
         reader = gguf.GGUFReader(str(path))
         end = max((int(t.data_offset + t.n_bytes) for t in reader.tensors), default=0)
+        split = reader.get_field(gguf.Keys.Split.LLM_KV_SPLIT_COUNT)
+        parts = 1 if split is None else int(split.contents())
     except Exception as error:  # the reader checks nothing and may raise anything
         raise ExportError(f"{path} is damaged or cut short: {_first_line(error)}") from error
+    if parts > 1:  # transformers reads one file
+        raise ExportError(
+            f"{path} is one of {parts} parts of a model: merge them with llama.cpp's "
+            f"llama-gguf-split --merge"
+        )
     if end == 0:
         raise ExportError(f"{path} holds no tensors")
     if end > path.stat().st_size:

@@ -244,9 +244,10 @@ def keep_integers(
         if isinstance(module, RoutedExperts) and module.stored is not None
     }
     if not layers and not experts:
+        why = next((f": {reason}" for _, reason in left.values()), "")
         raise ArgumentError(
-            "expected quant='keep' with a checkpoint whose linear layers are stored as integers "
-            "(GPTQ, AWQ, compressed-tensors, GGUF), got floats"
+            f"expected quant='keep' with a checkpoint whose linear layers are stored as integers "
+            f"(GPTQ, AWQ, compressed-tensors, GGUF), got floats{why}"
         )
     for name, (role, reason) in left.items():
         findings.keep(name, role, f"not integers: {reason}")
