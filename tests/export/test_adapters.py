@@ -13,7 +13,7 @@ from onnxruntime import InferenceSession
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import wrap
-from onnxruntime_npu.exporter.weights.adapters import merge_adapter
+from onnxruntime_npu.exporter.weights.adapters import merge_adapters
 from safetensors.torch import load_file, save_file
 
 from .conftest import tiny_model
@@ -59,11 +59,44 @@ def test_merged_model_computes_what_peft_computes(name, tmp_path):
     ids = torch.arange(1, 8)[None]
     with torch.no_grad():
         before = model(ids).logits
-        merge_adapter(model, tmp_path)
+        merge_adapters(model, [tmp_path])
         after, wanted = model(ids).logits, expected(ids).logits
     # The same sums in another order.
     torch.testing.assert_close(after, wanted, rtol=1e-4, atol=1e-4 * float(wanted.abs().max()))
     assert (before - wanted).abs().max() > 0.01 * wanted.abs().max()
+
+
+@pytest.mark.parametrize("kind", ["llama", "llama-tied"])
+def test_adapters_of_a_head_have_the_weights_that_they_start_from(kind, tmp_path):
+    """As peft saves them by default; also of two adapters, the second of a changed head."""
+    settings, ids = {"r": 2, "target_modules": ["lm_head", "up_proj"]}, torch.arange(1, 8)[None]
+    model, changes = wrap(tiny_model(kind), None).model, 0.0
+    with torch.no_grad():
+        for seed in (5, 6):
+            expected = adapted(kind, settings, seed)
+            expected.save_pretrained(tmp_path / f"{seed}")
+            head = expected.get_output_embeddings()
+            changes = changes + head.get_delta_weight("default")
+            keys = load_file(tmp_path / f"{seed}" / "adapter_model.safetensors").keys()
+            assert any(key.endswith("lm_head.base_layer.weight") for key in keys)
+        merge_adapters(model, [tmp_path / "5", tmp_path / "6"])
+        wanted = tiny_model(kind).lm_head.weight + changes
+        torch.testing.assert_close(model.lm_head.weight.value(), wanted)
+        assert torch.equal(
+            model.get_input_embeddings().weight.value(), tiny_model(kind).model.embed_tokens.weight
+        )
+        assert model(ids).logits.isfinite().all()
+
+
+def test_other_weights_than_the_models_are_refused(tmp_path):
+    """Those of a model that was trained on, or has more tokens."""
+    adapted("llama", {"r": 2, "target_modules": ["lm_head"]}).save_pretrained(tmp_path)
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.lm_head.weight[3] += 1
+    message = r"expected the model's own values of base_model.model.lm_head.base_layer.weight, got"
+    with pytest.raises(ExportError, match=message):
+        merge_adapters(wrap(model, None).model, [tmp_path])
 
 
 def test_two_adapters_are_exported_with_the_model(tmp_path):
@@ -111,7 +144,7 @@ def test_other_configurations_are_refused(saved, changes, message):
     config = json.loads((saved / "adapter_config.json").read_text())
     (saved / "adapter_config.json").write_text(json.dumps({**config, **changes}))
     with pytest.raises(ExportError, match=message):
-        merge_adapter(wrap(tiny_model("llama"), None).model, saved)
+        merge_adapters(wrap(tiny_model("llama"), None).model, [saved])
 
 
 def renamed(tensors, old, new):
@@ -133,7 +166,7 @@ def test_weights_that_do_not_fit_are_refused(saved, change, message):
     path = saved / "adapter_model.safetensors"
     save_file(change(load_file(path)), path)
     with pytest.raises(ExportError, match=message):
-        merge_adapter(wrap(tiny_model("llama"), None).model, saved)
+        merge_adapters(wrap(tiny_model("llama"), None).model, [saved])
 
 
 def test_adapters_are_a_sequence(saved, tmp_path):
@@ -143,4 +176,4 @@ def test_adapters_are_a_sequence(saved, tmp_path):
 
 def test_a_directory_without_an_adapter_is_an_error(tmp_path):
     with pytest.raises(ArgumentError, match=r"adapter's directory with adapter_config.json, got"):
-        merge_adapter(tiny_model("llama"), tmp_path)
+        merge_adapters(tiny_model("llama"), [tmp_path])

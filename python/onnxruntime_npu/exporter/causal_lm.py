@@ -44,7 +44,7 @@ from .substitution import substitute
 from .switched_adapters import SwitchedAdapters
 from .time_mixing import divide_weights
 from .tracing import finish, onnx_model_of
-from .weights.adapters import merge_adapter
+from .weights.adapters import merge_adapters
 from .weights.lazy_weight import give_back_memory, kept_values
 from .whole_model import WholeModelProbe
 
@@ -157,8 +157,7 @@ def export_causal_lm(
         checkpoint = wrap(model_or_dir, tokenizer)
     else:
         checkpoint = load_checkpoint(model_or_dir, integers=quant == KEEP)
-    for adapter in adapters:
-        merge_adapter(checkpoint.model, adapter)
+    merge_adapters(checkpoint.model, adapters)
     switched = SwitchedAdapters(checkpoint.model, switched_adapters or {})
     report = ExportReport(
         model=checkpoint.source,

@@ -25,7 +25,7 @@ from ..errors import ArgumentError, ExportError
 from ..generation.adapters import SUFFIX
 from .proof import NotProven
 from .roles.linear import Source, mark_layers, sizes_of, sources_of
-from .weights.adapters import Change, merge_adapter, read_adapter
+from .weights.adapters import Change, merge_adapters, read_adapter
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TRACED_RANK = 2  # of matrices that are traced; the file's may have any
@@ -122,7 +122,7 @@ class SwitchedAdapters:
                     f"model: merge the adapter instead"
                 )
             merged = copy.deepcopy(model)
-            merge_adapter(merged, self._folders[name])
+            merge_adapters(merged, [self._folders[name]])
             bases = {place: decoder.get_submodule(place) for place in self._places}
             try:
                 self._insert(decoder, functools.partial(_Place.matrices, changes=changes))

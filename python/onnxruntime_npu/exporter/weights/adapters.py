@@ -6,7 +6,7 @@ import json
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from torch import nn
 
 from ...errors import ArgumentError, ExportError
 from ..roles.linear import sizes_of
-from .lazy_weight import LazyWeight
+from .lazy_weight import LazyWeight, value_of
 from .parameters import not_finite
 from .safetensors_file import SafetensorsFile
 
@@ -68,7 +68,7 @@ def read_adapter(model: nn.Module, folder: str | Path) -> dict[str, Change]:
             raise ArgumentError(f"expected an adapter's directory with {name}, got {folder}")
     config = _config(folder)
     changes = {}
-    for name, (a, b) in _read(folder).items():
+    for name, (a, b) in _read(model, folder).items():
         layer = _layer(model, name, folder)
         rank = _of(config, "r", name)
         sizes = (rank, *sizes_of(layer))
@@ -84,14 +84,16 @@ def read_adapter(model: nn.Module, folder: str | Path) -> dict[str, Change]:
     return changes
 
 
-def merge_adapter(model: nn.Module, folder: str | Path) -> None:
-    """Add an adapter to the weights of its layers: ``W + scale * B @ A``, in float32.
+def merge_adapters(model: nn.Module, folders: Iterable[str | Path]) -> None:
+    """Add adapters to the weights of their layers: ``W + scale * B @ A``, in float32.
 
     The sums are computed when the weights are used. Only the layers of the model change, not their
-    parameters. The arguments and errors are those of ``read_adapter``; the model is in float32.
+    parameters. The errors are those of ``read_adapter``; the model is in float32.
     """
-    for layer, a, b, scale in read_adapter(model, folder).values():
-        layer.weight = nn.Parameter(_merged(layer, a, b, scale), requires_grad=False)
+    # All are read first: what they have of the model's own weights is compared with these.
+    for changes in [read_adapter(model, folder) for folder in folders]:
+        for layer, a, b, scale in changes.values():
+            layer.weight = nn.Parameter(_merged(layer, a, b, scale), requires_grad=False)
 
 
 def _merged(layer: Any, a: LazyWeight, b: LazyWeight, scale: float) -> LazyWeight:
@@ -155,14 +157,26 @@ def _of(config: Mapping[str, Any], key: str, name: str) -> Any:
     return config[key]
 
 
-def _read(folder: Path) -> dict[str, tuple[LazyWeight, LazyWeight]]:
-    """Return A [r, in] and B [out, r] of each layer."""
+def _read(model: nn.Module, folder: Path) -> dict[str, tuple[LazyWeight, LazyWeight]]:
+    """Return A [r, in] and B [out, r] of each layer.
+
+    Weights of the model itself, which peft adds where a head or an embedding is adapted, must be
+    the model's.
+    """
     file = SafetensorsFile(folder / _WEIGHTS)
     found: dict[str, dict[str, LazyWeight]] = defaultdict(dict)
     for key in file.keys():  # noqa: SIM118 - it is no mapping
         layer, _, part = key.removeprefix(_PREFIX).rpartition(".lora_")
         part = f"lora_{part}"
         tensor = file.get_slice(key)[...]
+        own = _own_weight(model, key)
+        if own is not None:
+            if not _same(own, tensor):
+                raise ExportError(
+                    f"{folder / _WEIGHTS}: expected the model's own values of {key}, got others: "
+                    f"merge the adapter with peft's merge_and_unload"
+                )
+            continue
         if not key.startswith(_PREFIX) or part not in _PARTS or not isinstance(tensor, LazyWeight):
             raise ExportError(
                 f"{folder / _WEIGHTS}: expected lora_A.weight and lora_B.weight of linear layers, "
@@ -177,6 +191,21 @@ def _read(folder: Path) -> dict[str, tuple[LazyWeight, LazyWeight]]:
     if not found:
         raise ExportError(f"{folder / _WEIGHTS} holds no layer")
     return {name: (parts["lora_A.weight"], parts["lora_B.weight"]) for name, parts in found.items()}
+
+
+def _own_weight(model: nn.Module, key: str) -> torch.Tensor | None:
+    """Return the model's weight that a key names, None if it names something else."""
+    name = key.removeprefix(_PREFIX).replace(".base_layer.", ".")
+    try:
+        return model.get_parameter(name)
+    except AttributeError:
+        return None
+
+
+def _same(own: torch.Tensor, tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a weight, in its own dtype."""
+    stored = value_of(tensor)
+    return torch.equal(value_of(own).to(stored.dtype), stored)
 
 
 def _layer(model: nn.Module, name: str, folder: Path) -> Any:
