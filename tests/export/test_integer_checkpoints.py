@@ -239,6 +239,36 @@ def test_head_may_have_integers_of_its_own(tmp_path, kind):
     assert torch.equal(embedding, model.get_input_embeddings().weight)
 
 
+@pytest.mark.parametrize(
+    ("name", "file", "described"),
+    [
+        ("gptq", "quantize_config.json", {"bits": 4, "group_size": 32, "desc_act": False}),
+        ("awq", "quant_config.json", {"w_bit": 4, "q_group_size": 32, "version": "GEMM"}),
+    ],
+)
+def test_description_may_be_a_file_of_its_own(tmp_path, name, file, described):
+    """As before config.json had quantization_config; it matters where the last group is smaller."""
+    model = checkpoint(tmp_path, "llama", name, group=32)
+    config = json.loads((tmp_path / "config.json").read_text())
+    del config["quantization_config"]
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / file).write_text(json.dumps(described))
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.quantization == name and loaded.warnings == []
+    for layer_name, layer in projections(model).items():
+        assert torch.equal(loaded.model.get_submodule(layer_name).weight, layer.weight)
+    assert not hasattr(loaded.model.config, "quantization_config")
+
+
+def test_description_of_other_weights_is_left_out(tmp_path):
+    model = tiny_model("llama")
+    model.save_pretrained(tmp_path)
+    (tmp_path / "quantize_config.json").write_text('{"bits": 4, "group_size": 32}')
+    loaded = load_checkpoint(tmp_path)
+    assert loaded.quantization is None and loaded.warnings == []
+    assert torch.equal(value_of(loaded.model.lm_head.weight), model.lm_head.weight)
+
+
 def test_quantised_text_part_of_a_model_of_images(tmp_path):
     """Layers have other names in the file, and the description is that of the text part."""
     config, bits, pack = FORMATS["gptq"]

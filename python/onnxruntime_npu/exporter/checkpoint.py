@@ -24,6 +24,7 @@ from ..errors import ArgumentError, ExportError
 from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import is_left_out, loaded_as_integers
+from .integers.old_config import old_quantization
 from .other_exports import other_export
 from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
@@ -168,6 +169,9 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     _check_generation(path)
     entries = check_files(path)
     _check_layers(path, config, len(entries))
+    if _quantization_config(config) is None and (old := old_quantization(path, entries)):
+        config = {**config, "quantization_config": old}
+        options["quantization"] = old
     method, skipped = _quantization(config)
     with loaded_as_integers(method) if method else mapped_files() as left:
         model = _load_model(path, str(path), loader, **options)
@@ -337,13 +341,22 @@ def _load_model(
     loader: str = _CAUSAL_LM,
     *,
     optional_pooler: bool = False,
+    quantization: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
-    """Load a model by a class of transformers, ``optional_pooler`` also without its pooler."""
+    """Load a model by a class of transformers, ``optional_pooler`` also without its pooler.
+
+    ``quantization``: a ``quantization_config`` that config.json does not have.
+    """
     import transformers
 
     try:
         with quiet_transformers(), _no_other_shapes(source):
+            if quantization is not None:
+                options["config"] = transformers.AutoConfig.from_pretrained(
+                    directory, local_files_only=True, trust_remote_code=False
+                )
+                options["config"].quantization_config = quantization
             loaded: Any = getattr(transformers, loader).from_pretrained(
                 directory,
                 dtype=torch.float32,
