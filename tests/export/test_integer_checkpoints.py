@@ -553,6 +553,26 @@ def test_floats_of_8_bits_are_restored_by_their_scales(tmp_path, described, rows
     assert loaded.left.keys() == projections(model).keys()
 
 
+def test_experts_of_floats_of_8_bits_are_restored(tmp_path):
+    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
+    config = tensors_config("float-quantized")
+    config["config_groups"] = {"group_0": {"targets": ["Linear"], "weights": weights}}
+
+    tiny_model("qwen3_moe").save_pretrained(tmp_path / "floats")
+    floats, stored = load_file(tmp_path / "floats" / "model.safetensors"), {}
+    for key in [key for key in floats if ".experts." in key]:
+        tensors, floats[key] = as_float8(floats[key], 1, 1000)
+        stored |= {f"{key.removesuffix('.weight')}.{n}": value for n, value in tensors.items()}
+    save_file(floats, tmp_path / "floats" / "model.safetensors", {"format": "pt"})
+    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "floats", dtype="float32")
+    save(tmp_path / "source", model, stored, config)
+    loaded = load_checkpoint(tmp_path / "source")
+    wanted, actual = model.state_dict(), loaded.model.state_dict()
+    assert wanted.keys() == actual.keys()
+    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
+    assert set(loaded.left.values()) == {("experts", "the file has floats of 8 bits")}
+
+
 def test_floats_of_8_bits_without_a_format_are_refused(tmp_path):
     """Their scale would be left out."""
     checkpoint(tmp_path, "llama", "gptq")

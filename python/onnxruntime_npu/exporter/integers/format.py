@@ -10,6 +10,8 @@ import torch
 
 from .integer_weight import IntegerWeight
 
+FLOATS_OF_8_BITS = "the file has floats of 8 bits"
+
 
 class Format(ABC):
     """One ``quant_method`` of config.json: how a linear layer's tensors make up its weight."""

@@ -23,7 +23,7 @@ from ...subclasses import subclasses_in
 from ..quiet_transformers import quiet_transformers
 from ..roles.linear import sizes_of
 from .file_names import FileNames
-from .format import Format
+from .format import FLOATS_OF_8_BITS, Format
 from .pending_experts import PendingExperts
 from .stored_linear import StoredLinear
 
@@ -172,7 +172,7 @@ class _Quantizer(HfQuantizer):
         floats = self._reader.restored(name, tensors, pending.sizes)
         if floats is None:
             return StoredLinear(self._reader.weight(name, tensors, pending.sizes), bias)
-        self.left[name] = "linear", "the file has floats of 8 bits"
+        self.left[name] = "linear", FLOATS_OF_8_BITS
         layer = nn.Linear(*pending.sizes, bias is not None, device="meta")
         layer.weight = nn.Parameter(floats, requires_grad=False)
         if bias is not None:

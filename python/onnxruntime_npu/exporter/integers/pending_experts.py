@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,11 +12,14 @@ from torch import nn
 from transformers.core_model_loading import dot_natural_key
 
 from ...converters.quantized_experts import first_name, is_experts
-from ..weights.lazy_weight import LazyWeight
+from ..weights.lazy_weight import LazyWeight, value_of
 from .file_names import Place
-from .format import Format
+from .format import FLOATS_OF_8_BITS, Format
 from .integer_weight import IntegerWeight, side_by_side, stored_alike
 from .stored_experts import StoredExperts, floats_of_experts, stacked
+
+# Floats [out, in] where the file has floats with scales.
+_Weight = IntegerWeight | torch.Tensor
 
 
 class PendingExperts(nn.Module):
@@ -56,17 +59,20 @@ class PendingExperts(nn.Module):
         """
         (experts,) = self._experts
         found: dict[str, IntegerWeight | None] = {}
+        why = "the experts of a layer are stored differently"
         for name in (first_name(experts), "down_proj"):
             shape = experts.get_parameter(name).shape
             weights = self._weights(name, shape, reader, tensors_of)
-            one = found[name] = _as_one(weights)
+            integers = _integers(weights)
+            why = FLOATS_OF_8_BITS if integers is None else why
+            one = found[name] = None if integers is None else _as_one(integers)
             floats = partial(_floats, weights if one is None else one)
             lazy = LazyWeight.computed(floats, shape, torch.float32)
             setattr(experts, name, nn.Parameter(lazy, requires_grad=False))
         up, down = found.values()
         module: Any = experts
         module.stored = None if up is None or down is None else StoredExperts(up, down)
-        return experts, None if module.stored else "the experts of a layer are stored differently"
+        return experts, None if module.stored else why
 
     def _weights(
         self,
@@ -74,7 +80,7 @@ class PendingExperts(nn.Module):
         shape: torch.Size,
         reader: Format,
         tensors_of: Callable[[str], Mapping[str, torch.Tensor]],
-    ) -> list[list[IntegerWeight]]:
+    ) -> list[list[_Weight]]:
         """Return the weights of each expert's layers of one name."""
         count, columns, rows = shape
         parts = self._layers.get(name, [])
@@ -87,9 +93,20 @@ class PendingExperts(nn.Module):
                 )
         every = zip(*(sorted(layers, key=dot_natural_key) for layers in parts), strict=True)
         sizes = rows, columns // len(parts)
-        return [
-            [reader.weight(layer, tensors_of(layer), sizes) for layer in layers] for layers in every
-        ]
+
+        def weight(layer: str) -> _Weight:
+            tensors = tensors_of(layer)
+            floats = reader.restored(layer, tensors, sizes)
+            return reader.weight(layer, tensors, sizes) if floats is None else floats
+
+        return [[weight(layer) for layer in layers] for layers in every]
+
+
+def _integers(weights: list[list[_Weight]]) -> list[list[IntegerWeight]] | None:
+    """Return weights if all are integers."""
+    found = [[w for w in layers if isinstance(w, IntegerWeight)] for layers in weights]
+    same = sum(map(len, found)) == sum(map(len, weights))
+    return found if same else None
 
 
 def _as_one(weights: list[list[IntegerWeight]]) -> IntegerWeight | None:
@@ -105,7 +122,11 @@ def _as_one(weights: list[list[IntegerWeight]]) -> IntegerWeight | None:
     return stacked(joined) if len(kinds) == 1 else None
 
 
-def _floats(weights: IntegerWeight | list[list[IntegerWeight]]) -> torch.Tensor:
+def _floats(weights: IntegerWeight | Sequence[Sequence[_Weight]]) -> torch.Tensor:
     if isinstance(weights, IntegerWeight):
         return floats_of_experts(weights)
-    return torch.stack([torch.cat([w.floats() for w in layers]) for layers in weights])
+    return torch.stack([torch.cat([_restored(w) for w in layers]) for layers in weights])
+
+
+def _restored(weight: _Weight) -> torch.Tensor:
+    return weight.floats() if isinstance(weight, IntegerWeight) else value_of(weight)
