@@ -16,7 +16,7 @@ import torch
 import transformers
 from onnxruntime_npu.converters.quantized_experts import is_experts
 from onnxruntime_npu.errors import ArgumentError, ExportError
-from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter import export_causal_lm, export_encoder
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers.bits import unpacked
 from onnxruntime_npu.exporter.integers.gguf_blocks import bits_of, blocks_of, has_blocks
@@ -28,6 +28,7 @@ from transformers.pytorch_utils import Conv1D
 
 from .conftest import tiny_model
 from .test_causal_lm import PROVIDERS
+from .test_encoder import run, sample_for, session_of, tiny_encoder
 from .test_image_text import tiny_model as image_text_model
 from .test_quantized import errors, halved_errors, rms
 
@@ -627,6 +628,28 @@ def test_words_must_hold_all_integers():
         ValueError, match=r"expected int32 words \[3, columns\] for 32 integers of 3"
     ):
         unpacked(torch.zeros(2, 4, dtype=torch.int32), 3, 32)
+
+
+def test_encoders_compute_with_the_floats_of_integers(tmp_path):
+    config, bits, pack = FORMATS["gptq"]
+    rng, model, stored = np.random.default_rng(3), tiny_encoder("bert", num_hidden_layers=1), {}
+    for name, layer in model.encoder.named_modules():
+        if isinstance(layer, torch.nn.Linear):
+            w = Quantised(*layer.weight.shape, bits, rng)
+            stored |= {f"encoder.{name}.{key}": value for key, value in pack(w).items()}
+            with torch.no_grad():
+                layer.weight.copy_(w.weight)
+    save(tmp_path / "source", model, stored, config)
+    report = export_encoder(tmp_path / "source", tmp_path / "out", quant="w8a8_dynamic")
+    assert report.replaced["npu_dynamic_quant"]["emitted"] > 0
+    export_encoder(tmp_path / "source", tmp_path / "floats")
+    session = session_of(tmp_path / "floats", PROVIDERS[0])
+    sample = sample_for(session)
+    with torch.no_grad():
+        wanted = model(**sample).last_hidden_state
+    seen = sample["attention_mask"].bool()
+    actual = run(session, sample)[0]
+    torch.testing.assert_close(torch.from_numpy(actual)[seen], wanted[seen], rtol=0, atol=1e-4)
 
 
 def test_integers_need_a_dtype_of_16_bits(tmp_path):

@@ -25,6 +25,7 @@ from ..progress import progress
 from .integers.gguf_weights import restore_integers
 from .integers.loading import is_left_out, loaded_as_integers
 from .integers.old_config import old_quantization
+from .integers.stored_linear import restore_linear
 from .other_exports import other_export
 from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
@@ -115,9 +116,12 @@ def wrap(model: nn.Module, tokenizer: Any | None) -> Checkpoint:
 def load_encoder(path: str | Path) -> Checkpoint:
     """Load an encoder from a directory with config.json and safetensors.
 
-    Raises ArgumentError for a path without a model, ExportError for one that cannot be read.
+    Its linear layers are floats, also those of a quantised checkpoint. Raises ArgumentError for a
+    path without a model, ExportError for one that cannot be read.
     """
-    return _load_directory(_model_directory(path), "AutoModel", optional_pooler=True)
+    checkpoint = _load_directory(_model_directory(path), "AutoModel", optional_pooler=True)
+    restore_linear(checkpoint.model)
+    return checkpoint
 
 
 def load_seq2seq(path: str | Path) -> Checkpoint:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ...converters.quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
+from ..weights.lazy_weight import LazyWeight
 from .integer_weight import FLOAT, IntegerWeight, joined
 
 
@@ -63,6 +64,19 @@ class StoredLinear(nn.Module):
                 stored.integers, stored.scale[0], bias, step=step, input_scale=step
             )
         return layer if stored.order is None else Reordered(stored.order, layer)
+
+
+def restore_linear(model: nn.Module) -> None:
+    """Put linear layers of floats, which are made when they are used, where there are integers."""
+    for name, module in list(model.named_modules()):
+        if isinstance(module, StoredLinear):
+            sizes = module.in_features, module.out_features
+            layer = nn.Linear(*sizes, module.bias is not None, device="meta")
+            floats = LazyWeight.computed(module.stored.floats, sizes[::-1], torch.float32)
+            layer.weight = nn.Parameter(floats, requires_grad=False)
+            if module.bias is not None:
+                layer.bias = module.bias
+            model.set_submodule(name, layer)
 
 
 class Concatenated(nn.Module):
