@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 from onnxruntime_npu.opdef import all_ops
-from onnxruntime_npu.opdef.dtypes import NUMBERS
+from onnxruntime_npu.opdef.dtypes import NAMES, NUMBERS
 from onnxruntime_npu.opdef.function_body import IR_ATTRIBUTE_TYPES
+from onnxruntime_npu.opdef.node_parts import Input
 from onnxscript.rewriter import pattern
 
 MICROSOFT = "com.microsoft"
@@ -89,6 +90,8 @@ class Nodes:
                 attributes[name] = ir.Attr(name, IR_ATTRIBUTE_TYPES[kinds[name]], value)
         while given and given[-1] is None:
             given.pop()
+        for value, declared in zip(given, definition.inputs, strict=False):
+            _check_type(value, declared)
         made = self._op.op(
             definition.onnx_type,
             *given,
@@ -109,7 +112,7 @@ class Nodes:
         """Add a standard node of one output; its element type is the first input's unless given."""
         values = [self.constant(v) if isinstance(v, list) else v for v in inputs]
         made: ir.Value = self._op.op(op_type, *values, **attrs)
-        made.dtype = values[0].dtype if dtype is None else dtype  # type: ignore[assignment]
+        made.dtype = _known(values[0]) if dtype is None else dtype
         return made
 
     def cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
@@ -176,6 +179,18 @@ class Nodes:
         parts = [self.constant([s]) if isinstance(s, int) else s for s in sizes]
         made: ir.Value = self.onnx("Concat", *parts, axis=0)
         return made
+
+
+def _known(value: ir.Value) -> ir.DataType:
+    """Return the element type; a value behind an operator of an unknown domain has none."""
+    require(value.dtype is not None, f"the element type of {value.name!r} is not known")
+    assert value.dtype is not None
+    return value.dtype
+
+
+def _check_type(value: ir.Value | None, declared: Input) -> None:
+    if value is not None and (name := NAMES.get(int(_known(value)))) not in declared.dtypes:
+        raise Refused(f"the fused operator has no {name} form")
 
 
 def own_node(op: Any, op_type: str, *inputs: Any, outputs: Sequence[str] = ("y",)) -> Any:

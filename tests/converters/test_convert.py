@@ -9,8 +9,19 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from comparison import DTYPES, MICROSOFT, TOLERANCE, check, converted, model_of, normal, tables
-from onnx import helper
+from comparison import (
+    DTYPES,
+    MICROSOFT,
+    PROVIDERS,
+    TOLERANCE,
+    check,
+    converted,
+    model_of,
+    normal,
+    run,
+    tables,
+)
+from onnx import helper, numpy_helper
 
 # --- norms
 
@@ -354,3 +365,52 @@ def test_inputs_that_are_outputs_keep_their_names(tmp_path):
     graph = onnx.load(tmp_path / "converted.onnx").graph
     assert [value.name for value in graph.input] == ["x"]
     assert [value.name for value in graph.output] == ["x", "y"]
+
+
+def test_what_follows_a_node_of_an_unknown_type_stays(tmp_path):
+    """Its operands' types are not known, nor is whether there is a fused form of them."""
+    nodes = [
+        node_of("Normalizer", ["x"], ["normed"], domain="ai.onnx.ml", norm="L2"),
+        node_of("Gelu", ["normed"], ["z"], domain=MICROSOFT),
+        node_of("SkipLayerNormalization", ["z", "z", "gamma"], domain=MICROSOFT),
+    ]
+    inputs = {"x": normal(3, 16)}
+    model = model_of(nodes, inputs, {"y": np.float32}, {"gamma": normal(16)})
+    model.opset_import.append(helper.make_opsetid("ai.onnx.ml", 3))
+    report, path = converted(model, tmp_path)
+    assert all("the element type of" in reason for reason in report.left.values())
+    assert len(report.left) == 2
+    for provider in PROVIDERS:
+        actual, expected = (run(file, provider, inputs)[0] for file in (path, model))
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5)
+
+
+def test_float64_stays(tmp_path):
+    """Fused operators have at most the precision of float32."""
+    nodes = [
+        node_of("Mul", ["x", "x"], ["squares"]),
+        node_of("ReduceMean", ["squares", "axes"], ["mean"], keepdims=1),
+        node_of("Add", ["mean", "epsilon"], ["shifted"]),
+        node_of("Sqrt", ["shifted"], ["root"]),
+        node_of("Div", ["x", "root"], ["normed"]),
+        node_of("Mul", ["normed", "gamma"]),
+    ]
+    gamma = normal(16, dtype=np.float64)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", onnx.TensorProto.DOUBLE, [3, 16])],
+        [helper.make_tensor_value_info("y", onnx.TensorProto.DOUBLE, [3, 16])],
+        [
+            numpy_helper.from_array(value, name)
+            for name, value in {
+                "axes": np.array([1]),
+                "epsilon": np.array([1e-5]),
+                "gamma": gamma,
+            }.items()
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    report, _ = converted(model, tmp_path)
+    assert not any(name.startswith("npu::") for name in report.nodes)
+    assert list(report.left.values()) == ["Mul: the fused operator has no float64 form"]
