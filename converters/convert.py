@@ -24,6 +24,7 @@ from .attach_bodies import attach_bodies
 from .branches import copy_outer_integers
 from .drop_casts import drop_casts
 from .known_sizes import forget_unknown_sizes, state_known_sizes
+from .microsoft_schemas import register_microsoft_schemas
 from .model_file import check_target, read, without_warnings, write
 from .rules import Rule, all_rules
 from .simplify import simplify
@@ -73,6 +74,7 @@ def convert(
     rules = all_rules()
     with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
+        register_microsoft_schemas()
         copy_outer_integers(model)
         _infer_shapes(model)
         while sum(state_known_sizes(graph) for graph in model.graphs()):

@@ -367,6 +367,21 @@ def test_inputs_that_are_outputs_keep_their_names(tmp_path):
     assert [value.name for value in graph.output] == ["x", "y"]
 
 
+@DTYPES
+def test_types_behind_nodes_of_onnxruntime_are_known(tmp_path, dtype):
+    """A file of its optimizer, which states no types between: norms, products, GELU."""
+    nodes = [
+        node_of("SkipLayerNormalization", ["x", "x", "gamma"], ["normed"], domain=MICROSOFT),
+        node_of("MatMul", ["normed", "w"], ["wide"]),
+        node_of("FastGelu", ["wide", "bias"], domain=MICROSOFT),
+    ]
+    inputs = {"x": normal(2, 3, 16, dtype=dtype)}
+    weights = {name: normal(*shape, dtype=dtype) for name, shape in
+               {"gamma": (16,), "w": (16, 24), "bias": (24,)}.items()}  # fmt: skip
+    model = model_of(nodes, inputs, {"y": dtype}, weights)
+    check(model, tmp_path, inputs, {"NPUGeluV2": 1}, TOLERANCE[dtype])
+
+
 def test_what_follows_a_node_of_an_unknown_type_stays(tmp_path):
     """Its operands' types are not known, nor is whether there is a fused form of them."""
     nodes = [
