@@ -25,7 +25,8 @@ from .branches import copy_outer_integers
 from .drop_casts import drop_casts
 from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .microsoft_schemas import register_microsoft_schemas
-from .model_file import check_target, read, without_warnings, write
+from .model_file import check_target, read, write
+from .quiet import without_warnings
 from .rules import Rule, all_rules
 from .simplify import simplify
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import onnx
@@ -15,7 +13,8 @@ from onnxruntime_npu.onnx_models.join_groups import DOMAIN
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
 
-OPSET = 18  # the oldest that function bodies are written for
+from .opsets import raise_opset
+
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
 _KEPT = (DOMAIN, "PagedSelfAttention")
 
@@ -26,21 +25,13 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     Raises ArgumentError for a missing file, ExportError for one that is no ONNX model.
     """
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
-    from onnxscript import version_converter
 
     model = _load(path_or_model)
-    version = model.opset_imports.get("", 0)
-    if not version:
+    if not model.opset_imports.get("", 0):
         raise ExportError("expected a model that imports ONNX's operators, got none")
     inline_functions(model, _is_foreign)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
-    if version < OPSET:
-        with without_warnings("onnxscript.version_converter"):  # that onnx's own converter is used
-            version_converter.convert_version(model, OPSET, fallback=True)
-        if model.opset_imports[""] < OPSET:
-            raise ExportError(
-                f"cannot convert the model from opset {version} to {OPSET}: export it anew"
-            )
+    raise_opset(model)
     return model
 
 
@@ -58,18 +49,6 @@ def inline_functions(
         if function is not None and len(node.outputs) < len(function.outputs):
             node.resize_outputs(len(function.outputs))
     InlinePass(criteria=criteria)(model)
-
-
-@contextlib.contextmanager
-def without_warnings(logger_name: str) -> Iterator[None]:
-    """Suppress what a logger says of matters that users can do nothing about."""
-    logger = logging.getLogger(logger_name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _is_foreign(function: ir.Function) -> bool:
