@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from onnxscript.rewriter import pattern
 
 from .attach_bodies import attach_bodies
 from .branches import copy_outer_integers
+from .defaults import without_defaults
 from .drop_casts import drop_casts
 from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .microsoft_schemas import register_microsoft_schemas
@@ -70,38 +71,45 @@ def convert(
         ExportError: the file is no ONNX model, or of an opset that cannot be raised to 18.
 
     """
-    model = read(path_or_model).clone()
+    model = read(path_or_model)
     check_target(model, out, path_or_model)
     rules = all_rules()
     with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
         register_microsoft_schemas()
-        copy_outer_integers(model)
-        _infer_shapes(model)
-        while sum(state_known_sizes(graph) for graph in model.graphs()):
-            fold_constants_ir(model, onnx_shape_inference=False)
-            for graph in model.graphs():
-                forget_unknown_sizes(graph)
-            _infer_shapes(model)
-        steps.update()
-        for rule in rules:
-            pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
-            RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
-            steps.update()
-        _infer_shapes(model)
-        simplify(model)
-        if any(model.graph.subgraphs()):  # rules make new ones of a shared weight in each branch
-            DeduplicateHashedInitializersPass()(model)
-        joined = 0
-        for graph in model.graphs():
-            joined += fuse_added_norms(graph)
-            drop_casts(graph)
-            tidy(graph)
+        with without_defaults(model):
+            joined = _rewrite(model, rules, steps.update)
         steps.update()
         report = _report(model, rules, joined)
         report.files = write(model, out)
         steps.update()
     return report
+
+
+def _rewrite(model: ir.Model, rules: list[Rule], step: Callable[[], object]) -> int:
+    """Apply the rules, and tidy up; return how many additions went into norms."""
+    copy_outer_integers(model)
+    _infer_shapes(model)
+    while sum(state_known_sizes(graph) for graph in model.graphs()):
+        fold_constants_ir(model, onnx_shape_inference=False)
+        for graph in model.graphs():
+            forget_unknown_sizes(graph)
+        _infer_shapes(model)
+    step()
+    for rule in rules:
+        pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
+        RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
+        step()
+    _infer_shapes(model)
+    simplify(model)
+    if any(model.graph.subgraphs()):  # rules make new ones of a shared weight in each branch
+        DeduplicateHashedInitializersPass()(model)
+    joined = 0
+    for graph in model.graphs():
+        joined += fuse_added_norms(graph)
+        drop_casts(graph)
+        tidy(graph)
+    return joined
 
 
 def _report(model: ir.Model, rules: list[Rule], joined: int) -> ConversionReport:

@@ -11,6 +11,7 @@ from onnxruntime_npu.errors import UnsupportedError
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes
 
 from .attach_bodies import attach_bodies
+from .defaults import without_defaults
 from .model_file import check_target, inline_functions, read, write
 from .simplify import simplify
 
@@ -32,7 +33,7 @@ def inline(
         UnsupportedError: a node has no portable body; nothing is written.
 
     """
-    model = read(path_or_model).clone()
+    model = read(path_or_model)
     check_target(model, out, path_or_model)
     missing = attach_bodies(model)
     if missing:
@@ -40,7 +41,8 @@ def inline(
             f"cannot write {', '.join(missing)} in ONNX: no portable body computes the same"
         )
     inline_functions(model)
-    simplify(model)
+    with without_defaults(model):
+        simplify(model)
     model.opset_imports.pop("npu", None)
     RemoveUnusedOpsetsPass()(model)
     write(model, out)

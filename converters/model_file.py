@@ -13,14 +13,18 @@ from onnxruntime_npu.onnx_models.join_groups import DOMAIN
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
 
+from .defaults import drop_constant_inputs
 from .opsets import raise_opset
 
+_IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
 _KEPT = (DOMAIN, "PagedSelfAttention")
 
 
 def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Return the model, at opset 18 or later, with functions of other domains inlined.
+
+    A given model is left unchanged.
 
     Raises ArgumentError for a missing file, ExportError for one that is no ONNX model.
     """
@@ -29,9 +33,11 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     model = _load(path_or_model)
     if not model.opset_imports.get("", 0):
         raise ExportError("expected a model that imports ONNX's operators, got none")
+    drop_constant_inputs(model)
     inline_functions(model, _is_foreign)
     LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(model)
     raise_opset(model)
+    model.ir_version = max(model.ir_version, _IR_VERSION)
     return model
 
 
@@ -57,7 +63,7 @@ def _is_foreign(function: ir.Function) -> bool:
 
 def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     if isinstance(path_or_model, ir.Model):
-        return path_or_model
+        return path_or_model.clone()
     if isinstance(path_or_model, onnx.ModelProto):
         return ir.from_proto(path_or_model)
     path = Path(path_or_model)

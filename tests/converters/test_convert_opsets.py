@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
-from comparison import PROVIDERS, TOLERANCE, model_of, normal, run
+from comparison import MICROSOFT, PROVIDERS, TOLERANCE, model_of, normal, run
 from onnx import helper
 from onnxruntime_npu.converters import convert, inline
 from onnxruntime_npu.errors import ExportError
@@ -69,6 +70,51 @@ def test_resized_in_two_directions_is_refused(tmp_path):
     model = model_of([node], inputs, {"y": np.float32}, scales, opset=10)
     with pytest.raises(ExportError, match=r"\[Resize\] expected constant scales that all enlarge"):
         convert(model, tmp_path / "out.onnx")
+
+
+def test_values_of_inputs_may_be_replaced(tmp_path):
+    """No rule takes the value that an input has in the file for a constant."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["gate"]),
+        helper.make_node("Sigmoid", ["gate"], ["s"]),
+        helper.make_node("Mul", ["gate", "s"], ["silu"]),
+        helper.make_node("MatMul", ["x", "u"], ["up"]),
+        helper.make_node("Mul", ["silu", "up"], ["product"]),
+        helper.make_node("Add", ["product", "zero"], ["y"]),
+    ]
+    x, zero = normal(3, 8), np.zeros(1, np.float32)
+    weights = {"w": normal(8, 8, seed=1), "u": normal(8, 8, seed=2), "zero": zero}
+    model = model_of(nodes, {"x": x} | weights, {"y": np.float32}, weights)
+    for inputs in ({"x": x}, {"x": x, "w": weights["u"]}, {"x": x, "zero": zero + 1}):
+        check_same(model, tmp_path, inputs)
+    written = onnx.load(tmp_path / "plain.onnx", load_external_data=False).graph
+    assert [value.name for value in written.input] == ["x", "w", "u", "zero"]
+
+
+def test_initializers_of_old_files_are_no_inputs(tmp_path):
+    """In formats before 4 initializers had to be inputs, too, without being replaceable."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["z"]),
+        helper.make_node("QuickGelu", ["z"], ["y"], domain=MICROSOFT),
+    ]
+    x = normal(3, 8)
+    weights = {"w": normal(8, 8, seed=1), "b": normal(8, seed=2)}
+    model = model_of(nodes, {"x": x} | weights, {"y": np.float32}, weights, opset=11)
+    model.ir_version = 3
+    check_same(model, tmp_path, {"x": x}, "npu::NPUFastGelu")
+    written = onnx.load(tmp_path / "fused.onnx", load_external_data=False)
+    assert [value.name for value in written.graph.input] == ["x"]
+    assert written.ir_version >= 8
+
+
+def test_a_given_model_is_left_unchanged(tmp_path):
+    node = helper.make_node("ReduceSum", ["x"], ["y"], axes=[1])
+    inputs = {"x": normal(2, 3)}
+    proto = model_of([node], inputs, {"y": np.float32}, opset=11)
+    model = ir.from_proto(proto)
+    before = ir.to_proto(model).SerializeToString()
+    convert(model, tmp_path / "out.onnx")
+    assert ir.to_proto(model).SerializeToString() == before
 
 
 @pytest.mark.parametrize(
