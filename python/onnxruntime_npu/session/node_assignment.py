@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from .provider_library import get_ep_name
 from .session_hook import DECISIONS
 
 
@@ -40,8 +39,6 @@ def assignment(session: Any) -> list[dict[str, str]]:
         reasons[(decision["domain"], decision["op_type"], decision["node"])].append(decision)
 
     rows = []
-    if not subgraphs:  # onnxruntime keeps no record of a model in ORT format
-        return [_row(decision) for left in reasons.values() for decision in left]
     for subgraph in subgraphs:
         for node in subgraph.get_nodes():
             domain = "" if node.domain == "ai.onnx" else node.domain
@@ -72,16 +69,3 @@ def assignment(session: Any) -> list[dict[str, str]]:
         if decision["domain"] == "npu" and not decision["claimed"]
     ]
     return inlined + rows
-
-
-def _row(decision: dict[str, Any]) -> dict[str, str]:
-    """The provider's decision; a node that it did not claim is left to onnxruntime."""
-    claimed = decision["claimed"]
-    return {
-        "node": decision["node"],
-        "op_type": decision["op_type"],
-        "domain": decision["domain"],
-        "provider": get_ep_name() if claimed else "CPUExecutionProvider",
-        "reason": "" if claimed else decision["reason"],
-        "fused_into": decision["fused_into"],
-    }

@@ -15,6 +15,7 @@ module wraps it, only for sessions that may use the NPU, to
   frees it after its last reader, so a run's peak of memory stays what it was;
 - fuse no nodes where the session shall store its graph (``optimized_model_filepath``), which
   onnxruntime refuses for fused nodes;
+- read a model in onnxruntime's own format by way of ONNX (:mod:`.ort_format`);
 - keep small constants inside a compiled model whose weights are in a file of their own
   (:mod:`.compiled_model`);
 - tell the provider where the environment's library of MPI is, if it has one (``mpich``);
@@ -24,13 +25,14 @@ module wraps it, only for sessions that may use the NPU, to
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import re
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
-from . import compiled_model, provider_library
+from . import compiled_model, ort_format, provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -79,7 +81,8 @@ def install() -> None:
         if providers and get_ep_name() not in [_name(p) for p in providers]:
             make()
         else:
-            _create(self, make, _device_id(providers or [], provider_options or []))
+            with _in_onnx(self):
+                _create(self, make, _device_id(providers or [], provider_options or []))
 
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
@@ -130,6 +133,20 @@ def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> 
                 options = {**options, **provider_options[i]}
             return options.get("device_id")
     return None
+
+
+@contextlib.contextmanager
+def _in_onnx(session: Any) -> Iterator[None]:
+    """Let a session read its model in ONNX if that is in onnxruntime's own format."""
+    path, content = session._model_path, session._model_bytes
+    options = session._sess_options or C.get_default_session_options()
+    if _entry(options, ort_format.STORING_KEY) or not ort_format.is_ort_format(path, content):
+        yield
+        return
+    session._sess_options = options
+    model = ort_format.as_onnx(path, content, options.log_severity_level)
+    with ort_format.read_instead(session, model, _entry(options, "session.load_model_format")):
+        yield
 
 
 def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
