@@ -15,6 +15,7 @@ from onnxruntime_npu.onnx_models.staging import staged
 
 from .defaults import drop_constant_inputs
 from .opsets import raise_opset
+from .sparse import make_dense
 
 _IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
@@ -65,12 +66,14 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     if isinstance(path_or_model, ir.Model):
         return path_or_model.clone()
     if isinstance(path_or_model, onnx.ModelProto):
-        return ir.from_proto(path_or_model)
+        return ir.from_proto(make_dense(path_or_model))
     path = Path(path_or_model)
     if not path.is_file():
         raise ArgumentError(f"no such file: {path}")
     try:
-        return ir.load(path)
+        model = ir.from_proto(make_dense(onnx.load(path, load_external_data=False)))
+        ir.external_data.set_base_dir(model.graph, path.parent)
+        return model
     except OSError:
         raise
     except Exception as error:  # of protobuf and onnx_ir

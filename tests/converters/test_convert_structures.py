@@ -1,0 +1,42 @@
+"""Parts of the format that few exporters use, and that a conversion keeps or takes apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from comparison import PROVIDERS, model_of, normal, run
+from onnx import helper, numpy_helper
+from onnxruntime_npu.converters import convert
+from onnxruntime_npu.errors import ExportError
+
+
+def check_same(model, folder, inputs, expected=None):
+    onnx.save(model, folder / "source.onnx")
+    if expected is None:
+        expected = run(folder / "source.onnx", PROVIDERS[1], inputs)
+    report = convert(folder / "source.onnx", folder / "fused.onnx")
+    for provider in PROVIDERS:
+        for actual, wanted in zip(run(folder / "fused.onnx", provider, inputs), expected, strict=True):
+            np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5)
+    return report
+
+
+@pytest.mark.parametrize("stored_as", ["initializer", "constant"])
+@pytest.mark.parametrize("flat", [True, False])
+def test_sparse_weights(tmp_path, flat, stored_as):
+    dense = np.zeros((8, 6), np.float32)
+    dense[1, 2], dense[4, 5], dense[7, 0] = 3, -1, 0.5
+    at = np.flatnonzero(dense) if flat else np.argwhere(dense)
+    values = numpy_helper.from_array(dense[dense != 0], "w")
+    indices = numpy_helper.from_array(at.astype(np.int64), "at")
+    sparse = helper.make_sparse_tensor(values, indices, list(dense.shape))
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    if stored_as == "constant":
+        nodes.insert(0, helper.make_node("Constant", [], ["w"], sparse_value=sparse))
+    inputs = {"x": normal(3, 8)}
+    model = model_of(nodes, inputs, {"y": np.float32})
+    if stored_as == "initializer":
+        model.graph.sparse_initializer.append(sparse)
+    check_same(model, tmp_path, inputs, [inputs["x"] @ dense])
+    check_same(model, tmp_path, inputs)
