@@ -14,7 +14,7 @@ from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
 
 from .defaults import drop_constant_inputs
-from .opsets import raise_opset
+from .opsets import match_opset, raise_opset
 from .sparse import make_dense
 
 _IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
@@ -48,6 +48,9 @@ def inline_functions(
     """Replace calls of functions, all unless ``criteria`` chooses, by the functions' nodes."""
     from onnx_ir.passes.common import InlinePass
 
+    for called in model.functions.values():
+        if criteria is None or criteria(called):
+            match_opset(called, model.opset_imports[""])
     calls = [*model.graph.all_nodes()]
     calls += [node for function in model.functions.values() for node in function.all_nodes()]
     for node in calls:
@@ -55,7 +58,10 @@ def inline_functions(
         # A call may leave its last outputs out; the pass needs all of them.
         if function is not None and len(node.outputs) < len(function.outputs):
             node.resize_outputs(len(function.outputs))
-    InlinePass(criteria=criteria)(model)
+    try:
+        InlinePass(criteria=criteria)(model)
+    except ValueError as error:  # of what onnx_ir has not, such as attributes that are graphs
+        raise ExportError(f"cannot inline the functions of the model: {error}") from error
 
 
 def _is_foreign(function: ir.Function) -> bool:

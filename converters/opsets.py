@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 from onnxruntime_npu.errors import ExportError
 
@@ -10,6 +11,8 @@ from .quiet import without_warnings
 from .rules.rule import attribute, rank
 
 OPSET = 18  # the oldest that function bodies are written for
+# Operators of which later opsets changed more than types and attributes that may be left out.
+_CHANGED_LATER = ("DFT", "GridSample", "GroupNormalization")
 
 
 def raise_opset(model: ir.Model) -> None:
@@ -39,6 +42,35 @@ def raise_opset(model: ir.Model) -> None:
             _split_axes(node)
         if node.op_type == "Resize" and not node.domain and version < 11:
             _state_coordinates(node, version)
+
+
+def match_opset(function: ir.Function, version: int) -> None:
+    """Declare a function to be of the model's opset, as which onnxruntime reads its nodes.
+
+    Raises ExportError if one of them computes something else there.
+    """
+    own = function.opset_imports.get("", version)
+    for node in function.all_nodes():
+        if not node.domain and _changed(node.op_type, own, version):
+            raise ExportError(
+                f"[{node.op_type}] expected functions of the model's opset {version}, got "
+                f"{function.domain}::{function.name} of {own}, in which it is another operator: "
+                "export the model anew"
+            )
+    if "" in function.opset_imports:
+        function.opset_imports[""] = version
+
+
+def _changed(op_type: str, first: int, second: int) -> bool:
+    """Return whether an operator may compute something else in another opset."""
+    try:
+        since = {
+            onnx.defs.get_schema(op_type, opset, "").since_version for opset in (first, second)
+        }
+    except onnx.defs.SchemaError:  # onnxruntime's own
+        return False
+    only_types = min(first, second) >= OPSET and op_type not in _CHANGED_LATER
+    return len(since) > 1 and not only_types
 
 
 def _move(model: ir.Model, source: str, target: str, op_types: list[str]) -> None:

@@ -17,7 +17,9 @@ def check_same(model, folder, inputs, expected=None):
         expected = run(folder / "source.onnx", PROVIDERS[1], inputs)
     report = convert(folder / "source.onnx", folder / "fused.onnx")
     for provider in PROVIDERS:
-        for actual, wanted in zip(run(folder / "fused.onnx", provider, inputs), expected, strict=True):
+        for actual, wanted in zip(
+            run(folder / "fused.onnx", provider, inputs), expected, strict=True
+        ):
             np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5)
     return report
 
@@ -40,3 +42,32 @@ def test_sparse_weights(tmp_path, flat, stored_as):
         model.graph.sparse_initializer.append(sparse)
     check_same(model, tmp_path, inputs, [inputs["x"] @ dense])
     check_same(model, tmp_path, inputs)
+
+
+def with_function(nodes, opset, model_opset):
+    """Return a model that calls a function of another opset."""
+    function = helper.make_function(
+        "own", "Own", ["x"], ["y"], nodes, [helper.make_opsetid("", opset)]
+    )
+    call = helper.make_node("Own", ["x"], ["y"], domain="own")
+    model = model_of([call], {"x": normal(2, 6)}, {"y": np.float32}, opset=model_opset)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.functions.append(function)
+    return model
+
+
+def test_functions_of_another_opset_are_inlined(tmp_path):
+    nodes = [
+        helper.make_node("Reshape", ["x", "x_shape"], ["flat"]),
+        helper.make_node("Softmax", ["flat"], ["y"]),
+    ]
+    nodes.insert(0, helper.make_node("Shape", ["x"], ["x_shape"]))
+    check_same(with_function(nodes, 18, 21), tmp_path, {"x": normal(2, 6)})
+
+
+def test_functions_that_compute_something_else_in_the_models_opset_are_refused(tmp_path):
+    model = with_function([helper.make_node("ReduceMean", ["x"], ["y"], axes=[1])], 13, 21)
+    with pytest.raises(
+        ExportError, match=r"\[ReduceMean\] expected functions of the model's opset"
+    ):
+        convert(model, tmp_path / "out.onnx")
