@@ -17,6 +17,7 @@ from .defaults import drop_constant_inputs
 from .opsets import match_opset, raise_opset
 from .sparse import make_dense
 
+_ALIAS = "ai.onnx"  # of ONNX's domain, ""
 _IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
 _KEPT = (DOMAIN, "PagedSelfAttention")
@@ -32,6 +33,8 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     from onnx_ir.passes.common import LiftConstantsToInitializersPass
 
     model = _load(path_or_model)
+    if _ALIAS in model.opset_imports:  # onnx_ir knows it as the domain of nodes only
+        model.opset_imports[""] = model.opset_imports.pop(_ALIAS)
     if not model.opset_imports.get("", 0):
         raise ExportError("expected a model that imports ONNX's operators, got none")
     drop_constant_inputs(model)

@@ -71,3 +71,12 @@ def test_functions_that_compute_something_else_in_the_models_opset_are_refused(t
         ExportError, match=r"\[ReduceMean\] expected functions of the model's opset"
     ):
         convert(model, tmp_path / "out.onnx")
+
+
+def test_the_other_name_of_onnxs_domain(tmp_path):
+    inputs = {"x": normal(2, 6)}
+    model = model_of(
+        [helper.make_node("Softmax", ["x"], ["y"], domain="ai.onnx")], inputs, {"y": np.float32}
+    )
+    model.opset_import[0].domain = "ai.onnx"
+    check_same(model, tmp_path, inputs)
