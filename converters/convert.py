@@ -49,6 +49,7 @@ class ConversionReport:
     files: dict[str, int] = field(default_factory=dict)
 
 
+@without_warnings()
 def convert(
     path_or_model: str | Path | onnx.ModelProto | ir.Model, out: str | Path
 ) -> ConversionReport:
@@ -140,6 +141,4 @@ def _named(graph: ir.Graph, scope: str = "") -> Iterator[tuple[ir.Node, str]]:
 
 def _infer_shapes(model: ir.Model) -> None:
     """Add the shapes and types that onnx infers; what it cannot infer stays unknown."""
-    # Contradicting annotations of a file are no fault of ours.
-    with without_warnings("onnx_ir.passes.common"):
-        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)

@@ -13,9 +13,11 @@ from onnxruntime_npu.onnx_models.graph_passes import count_nodes
 from .attach_bodies import attach_bodies
 from .defaults import without_defaults
 from .model_file import check_target, inline_functions, read, write
+from .quiet import without_warnings
 from .simplify import simplify
 
 
+@without_warnings()
 def inline(
     path_or_model: str | Path | onnx.ModelProto | ir.Model, out: str | Path
 ) -> dict[str, int]:

@@ -7,7 +7,6 @@ import onnx_ir as ir
 from onnxruntime_npu.errors import ExportError
 
 from .microsoft_schemas import ASIDE, OWN, register_microsoft_schemas
-from .quiet import without_warnings
 from .rules.rule import attribute, rank
 
 OPSET = 18  # the oldest that function bodies are written for
@@ -29,8 +28,7 @@ def raise_opset(model: ir.Model) -> None:
     older = [name for name, since in OWN.items() if since is None or version < since]
     _move(model, "", ASIDE, older)
     model.opset_imports[ASIDE] = 1
-    with without_warnings("onnxscript.version_converter"):  # that onnx's own converter is used
-        version_converter.convert_version(model, OPSET, fallback=True)
+    version_converter.convert_version(model, OPSET, fallback=True)
     _move(model, ASIDE, "", older)
     model.opset_imports.pop(ASIDE, None)
     if model.opset_imports[""] < OPSET:

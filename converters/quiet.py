@@ -6,14 +6,18 @@ import contextlib
 import logging
 from collections.abc import Iterator
 
+_LIBRARIES = ("onnx_ir", "onnxscript")
+
 
 @contextlib.contextmanager
-def without_warnings(logger_name: str) -> Iterator[None]:
-    """Suppress what a logger says."""
-    logger = logging.getLogger(logger_name)
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def without_warnings() -> Iterator[None]:
+    """Suppress what the libraries say that read and rewrite graphs, such as what they fold not."""
+    loggers = [logging.getLogger(name) for name in _LIBRARIES]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from comparison import PROVIDERS, model_of, normal, run
 from onnx import helper, numpy_helper
-from onnxruntime_npu.converters import convert
+from onnxruntime_npu.converters import convert, inline
 from onnxruntime_npu.errors import ExportError
 
 
@@ -80,3 +80,18 @@ def test_the_other_name_of_onnxs_domain(tmp_path):
     )
     model.opset_import[0].domain = "ai.onnx"
     check_same(model, tmp_path, inputs)
+
+
+def test_libraries_are_silent(tmp_path, caplog, capfd):
+    """They tell of a Split that they do not fold, and of constants that are outputs."""
+    nodes = [
+        helper.make_node("Split", ["w"], ["a", "b"], axis=0, num_outputs=2),
+        helper.make_node("Sub", ["a", "b"], ["c"]),
+        helper.make_node("Add", ["x", "c"], ["y"]),
+    ]
+    inputs, weight = {"x": normal(2, 6)}, normal(4, 6)
+    model = model_of(nodes, inputs, {"y": np.float32, "w": np.float32}, {"w": weight})
+    check_same(model, tmp_path, inputs, [inputs["x"] + weight[:2] - weight[2:], weight])
+    inline(tmp_path / "fused.onnx", tmp_path / "plain.onnx")
+    assert not caplog.records
+    assert "Skip" not in capfd.readouterr().err
