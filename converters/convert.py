@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,12 +16,12 @@ from onnx_ir.passes.common import (
 )
 from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
+from onnxruntime_npu.opdef.attach import attach_function_bodies
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
 from onnxruntime_npu.progress import bar
 from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 
-from .attach_bodies import attach_bodies
 from .branches import copy_outer_integers
 from .defaults import without_defaults
 from .drop_casts import drop_casts
@@ -78,13 +79,24 @@ def convert(
     with bar("Converting", "step", total=len(rules) + 3) as steps:
         register_schemas()
         register_microsoft_schemas()
-        with without_defaults(model):
+        given = set(model.graph.all_nodes())
+        with without_defaults(model), _without_bodies(model):
             joined = _rewrite(model, rules, steps.update)
         steps.update()
-        report = _report(model, rules, joined)
+        report = _report(model, rules, joined, given)
         report.files = write(model, out)
         steps.update()
     return report
+
+
+@contextlib.contextmanager
+def _without_bodies(model: ir.Model) -> Iterator[None]:
+    """Take the bodies of a file's own fused nodes away: a rule would put the node into its body."""
+    bodies = {name: body for name, body in model.functions.items() if body.domain == "npu"}
+    for name in bodies:
+        del model.functions[name]
+    yield
+    model.functions.update(bodies)
 
 
 def _rewrite(model: ir.Model, rules: list[Rule], step: Callable[[], object]) -> int:
@@ -113,9 +125,14 @@ def _rewrite(model: ir.Model, rules: list[Rule], step: Callable[[], object]) -> 
     return joined
 
 
-def _report(model: ir.Model, rules: list[Rule], joined: int) -> ConversionReport:
+def _report(
+    model: ir.Model, rules: list[Rule], joined: int, given: set[ir.Node]
+) -> ConversionReport:
     """Attach function bodies, and tell what was done; ``joined`` additions went into norms."""
-    report = ConversionReport(without_body=attach_bodies(model), nodes=count_nodes(model.graph))
+    made = set(model.graph.all_nodes()) - given
+    report = ConversionReport(
+        without_body=attach_function_bodies(model, made), nodes=count_nodes(model.graph)
+    )
     for rule in rules:
         if rule.count:
             report.converted[rule.name] = report.converted.get(rule.name, 0) + rule.count

@@ -95,3 +95,38 @@ def test_libraries_are_silent(tmp_path, caplog, capfd):
     inline(tmp_path / "fused.onnx", tmp_path / "plain.onnx")
     assert not caplog.records
     assert "Skip" not in capfd.readouterr().err
+
+
+def test_a_converted_file_is_converted_again(tmp_path):
+    """Its functions stay as they are, and are not those of nodes that are converted later."""
+    nodes = [
+        helper.make_node("Sigmoid", ["x"], ["s"]),
+        helper.make_node("Mul", ["x", "s"], ["silu"]),
+        helper.make_node("Mul", ["silu", "u"], ["product"]),
+        helper.make_node("RMSNormalization", ["product", "gamma"], ["y"], epsilon=1e-5),
+    ]
+    nodes.insert(0, helper.make_node("Split", ["joined"], ["x", "u"], axis=-1, num_outputs=2))
+    inputs, gamma = {"joined": normal(2, 32)}, normal(16)
+    model = model_of(nodes, inputs, {"y": np.float32}, {"gamma": gamma}, opset=23)
+    first = check_same(model, tmp_path, inputs)
+    again = onnx.load(tmp_path / "fused.onnx")
+    assert check_same(again, tmp_path, inputs).nodes == first.nodes
+    onnx.checker.check_model(tmp_path / "fused.onnx")
+
+    again.graph.node.add().CopyFrom(helper.make_node("Cast", ["y"], ["half"], to=10))
+    gammas = numpy_helper.from_array(gamma.astype(np.float16), "half_gamma")
+    again.graph.initializer.append(gammas)
+    again.graph.node.add().CopyFrom(
+        helper.make_node("RMSNormalization", ["half", "half_gamma"], ["z"], epsilon=1.0)
+    )
+    again.graph.output.append(helper.make_tensor_value_info("z", 10, None))
+    onnx.save(again, tmp_path / "longer.onnx")
+    expected = run(tmp_path / "longer.onnx", PROVIDERS[1], inputs)
+    report = convert(tmp_path / "longer.onnx", tmp_path / "fused.onnx")
+    assert report.nodes["npu::NPURmsNorm"] == 2
+    for provider in PROVIDERS:
+        for actual, wanted in zip(
+            run(tmp_path / "fused.onnx", provider, inputs), expected, strict=True
+        ):
+            assert actual.dtype == wanted.dtype
+            np.testing.assert_allclose(actual, wanted, rtol=2e-3, atol=2e-3)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 import onnx
@@ -22,19 +22,24 @@ _NOT_PORTABLE = "not_portable"
 _OVERLOAD_IR_VERSION = 10  # the first whose functions may have overloads
 
 
-def attach_function_bodies(model: onnx.ModelProto | ir.Model) -> list[str]:
+def attach_function_bodies(
+    model: onnx.ModelProto | ir.Model, made: Collection[ir.Node] = ()
+) -> list[str]:
     """Give every ``npu::`` node of the model its portable body, in place.
 
     Run this last: an optimizer that inlines functions would dissolve the nodes. Existing functions
     of the model are kept. Call it on the ``ir.Model`` of an exporter where there is one: element
     types are known there; in a ModelProto they come from value_info, otherwise from type inference.
 
+    ``made`` are nodes of an ``ir.Model`` that are newer than its functions: none of these is their
+    body, whatever its name.
+
     Returns the op types, sorted, that have no portable body: such a model needs the NPU.
     Raises DefinitionError for an unknown ``npu`` op type or an input of unknown element type.
     """
     if isinstance(model, onnx.ModelProto):
         return _attach_to_proto(model)
-    return _attach_to_ir(model)
+    return _attach_to_ir(model, made)
 
 
 class _Bodies:
@@ -76,11 +81,11 @@ class _Bodies:
         return None
 
 
-def _attach_to_ir(model: ir.Model) -> list[str]:
+def _attach_to_ir(model: ir.Model, made: Collection[ir.Node]) -> list[str]:
     existing = set(model.functions)
     bodies = _Bodies(model.opset_imports.get("", 0), existing)
     for node in model.graph.all_nodes():
-        if node.domain != _DOMAIN or node.op_identifier() in existing:
+        if node.domain != _DOMAIN or (node.op_identifier() in existing and node not in made):
             continue
         op = bodies.op_of(node.op_type, len(node.inputs))
         if op is None:
