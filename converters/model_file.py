@@ -12,6 +12,7 @@ from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.onnx_models.join_groups import DOMAIN
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
+from onnxruntime_npu.session.ort_format import is_ort_format
 
 from .defaults import drop_constant_inputs
 from .opsets import match_opset, raise_opset
@@ -79,6 +80,11 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     path = Path(path_or_model)
     if not path.is_file():
         raise ArgumentError(f"no such file: {path}")
+    if is_ort_format(str(path), None):
+        raise ExportError(
+            f"expected an ONNX model, got one in onnxruntime's own format, {path}: let a session "
+            "with SessionOptions.optimized_model_filepath store it as ONNX"
+        )
     try:
         model = ir.from_proto(make_dense(onnx.load(path, load_external_data=False)))
         ir.external_data.set_base_dir(model.graph, path.parent)

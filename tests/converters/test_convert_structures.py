@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from comparison import PROVIDERS, model_of, normal, run
 from onnx import helper, numpy_helper
@@ -130,3 +131,15 @@ def test_a_converted_file_is_converted_again(tmp_path):
         ):
             assert actual.dtype == wanted.dtype
             np.testing.assert_allclose(actual, wanted, rtol=2e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("function", [convert, inline])
+def test_a_model_in_onnxruntimes_own_format_is_refused(tmp_path, function):
+    inputs = {"x": normal(2, 6)}
+    model = model_of([helper.make_node("Softmax", ["x"], ["y"])], inputs, {"y": np.float32})
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "model.ort")
+    source = model.SerializeToString()
+    onnxruntime.InferenceSession(source, options, providers=[PROVIDERS[1]])
+    with pytest.raises(ExportError, match="expected an ONNX model, got one in onnxruntime's own"):
+        function(tmp_path / "model.ort", tmp_path / "out.onnx")
