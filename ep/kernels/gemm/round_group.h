@@ -1,6 +1,7 @@
 // The values of a group as integers of int8, rounded half to even.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "ep/kernels/quantization/extremes.h"
@@ -28,22 +29,39 @@ inline uint32_t GroupMagnitudeBits(const float* x, int64_t count) {
   return _mm512_reduce_max_epu32(most);
 }
 
-// out[i] = x[i] * factor, saturated, + shift; NaN becomes 0. Returns the sum without shifts. `out` has room for
-// kMostRounded.
-inline int32_t RoundGroup(const float* x, int64_t count, float factor, int shift, int8_t* out) {
+// store(i, sixteen bytes) of values from x[i] on: x * factor, saturated, + shift; NaN becomes 0, as what is missing at
+// the end does. Returns the sum without shifts.
+template <class Store>
+inline int32_t RoundSixteens(const float* x, int64_t count, float factor, int shift, const Store& store) {
   __m512i sum = _mm512_setzero_si512();
   for (int64_t i = 0; i < count; i += 16) {
-    const __mmask16 lanes = LanesOf(count - i);
-    const __m512 scaled = _mm512_maskz_loadu_ps(lanes, x + i) * _mm512_set1_ps(factor);
+    const __m512 scaled = _mm512_maskz_loadu_ps(LanesOf(count - i), x + i) * _mm512_set1_ps(factor);
     const __mmask16 numbers = _mm512_cmp_ps_mask(scaled, scaled, _CMP_ORD_Q);
     const __m512 high = _mm512_min_ps(scaled, _mm512_set1_ps(127.0f));
     const __m512i whole = _mm512_cvtps_epi32(_mm512_maskz_max_ps(numbers, high, _mm512_set1_ps(-128.0f)));
     sum = _mm512_add_epi32(sum, whole);
-    // Whole vectors: what a masked store wrote is not forwarded to the loads that follow.
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i),
-                     _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(shift))));
+    store(i, _mm512_cvtepi32_epi8(_mm512_add_epi32(whole, _mm512_set1_epi32(shift))));
   }
   return _mm512_reduce_add_epi32(sum);
+}
+
+// Into `out`, which has room for kMostRounded.
+inline int32_t RoundGroup(const float* x, int64_t count, float factor, int shift, int8_t* out) {
+  // Whole vectors: what a masked store wrote is not forwarded to the loads that follow.
+  return RoundSixteens(x, count, factor, shift, [out](int64_t i, __m128i bytes) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(out + i), bytes);
+  });
+}
+
+// Four bytes at a time, `step` bytes apart; the last four are completed by zeros.
+inline int32_t RoundFours(const float* x, int64_t count, float factor, int shift, int8_t* out, int64_t step) {
+  return RoundSixteens(x, count, factor, shift, [=](int64_t i, __m128i bytes) {
+    int32_t fours[4];
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(fours), bytes);
+    const int64_t end = count - i < 16 ? (count - i + 3) / 4 : 4;
+    int8_t* to = out + i / 4 * step;
+    for (int64_t j = 0; j < end; ++j, to += step) __builtin_memcpy(to, fours + j, 4);
+  });
 }
 
 #else
@@ -59,6 +77,18 @@ inline int32_t RoundGroup(const float* x, int64_t count, float factor, int shift
   for (int64_t i = 0; i < count; ++i) sum += whole[i];
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int8_t>(whole[i] + shift);
+  return sum;
+}
+
+inline int32_t RoundFours(const float* x, int64_t count, float factor, int shift, int8_t* out, int64_t step) {
+  alignas(64) int8_t rounded[kMostRounded];
+  int32_t sum = 0;
+  for (int64_t i = 0; i < count; i += kMostRounded) {
+    const int64_t some = std::min(kMostRounded, count - i);
+    sum += RoundGroup(x + i, some, factor, shift, rounded);
+    std::fill(rounded + some, rounded + (some + 3) / 4 * 4, static_cast<int8_t>(shift));
+    for (int64_t j = 0; j < some; j += 4, out += step) __builtin_memcpy(out, rounded + j, 4);
+  }
   return sum;
 }
 

@@ -35,13 +35,17 @@ struct Chunk {
   int64_t QuadsOf(int64_t g) const { return g + 1 == groups ? last_quads : group_quads; }
 };
 
-// What sums of a group begin with.
-void SetBegin(const int8_t* quads, int64_t count, GroupColumns& columns) {
+// Unpacks a group, and sets what its sums begin with.
+template <int bits>
+void UnpackGroup(const uint8_t* stored, int64_t count, int8_t* quads, GroupColumns& columns) {
   const __m512i added_to_a = _mm512_set1_epi8(static_cast<char>(kUnsignedRows.shift));
-  __m512i sums[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-  for (int64_t q = 0; q < count; ++q, quads += kUnpackedQuadBytes)
-    for (int half = 0; half < 2; ++half) AddDotOfBytes(sums[half], added_to_a, _mm512_load_si512(quads + 64 * half));
-  for (int half = 0; half < 2; ++half) columns.begin[half] = _mm512_sub_epi32(_mm512_setzero_si512(), sums[half]);
+  __m512i first = _mm512_setzero_si512(), second = first;
+  UnpackQuads<bits>(stored, count, quads, [&](__m512i first_columns, __m512i second_columns) {
+    AddDotOfBytes(first, added_to_a, first_columns);
+    AddDotOfBytes(second, added_to_a, second_columns);
+  });
+  columns.begin[0] = _mm512_sub_epi32(_mm512_setzero_si512(), first);
+  columns.begin[1] = _mm512_sub_epi32(_mm512_setzero_si512(), second);
 }
 
 // Multiplies kRows rows from row `row` of a sliver on; group `g` is the chunk's first. `tile`: their results.
@@ -127,13 +131,14 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
     const int64_t last_quads = chunk_quads - (groups - 1) * group_quads;
     const Chunk chunk{
         quads, columns, groups, group_quads, last_quads, /*begins=*/g0 == 0, /*ends=*/g0 + groups == first.groups};
-    UnpackQuads<bits>(stored + begin * kQuadBytes<bits>, chunk_quads, quads);
     for (int64_t g = 0; g < groups; ++g) {
       const Columns scale = Columns::Unpacked(scales.scale + (g0 + g) * scales.stride);
       const Columns offset = scales.offset ? Columns::Unpacked(scales.offset + (g0 + g) * scales.stride) : Columns{};
       columns[g].scale[0] = scale.first, columns[g].scale[1] = scale.second;
       columns[g].offset[0] = offset.first, columns[g].offset[1] = offset.second;
-      SetBegin(quads + g * group_quads * kUnpackedQuadBytes, chunk.QuadsOf(g), columns[g]);
+      const int64_t at = g * group_quads;
+      UnpackGroup<bits>(stored + (begin + at) * kQuadBytes<bits>, chunk.QuadsOf(g), quads + at * kUnpackedQuadBytes,
+                        columns[g]);
     }
     const auto multiply = scales.offset ? &MultiplySliver<true> : &MultiplySliver<false>;
     // The next chunk follows, also that of the next panel.

@@ -11,8 +11,9 @@ namespace npu::gemm {
 
 inline constexpr int64_t kUnpackedQuadBytes = kPanelColumns * 4;
 
-template <int bits>
-inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out) {
+// visit(the two vectors of each quad).
+template <int bits, class Visit>
+inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out, const Visit& visit) {
   for (int64_t q = 0; q < quads; ++q, stored += kQuadBytes<bits>, out += kUnpackedQuadBytes) {
     __m512i low, high;  // two rows of K each
     if constexpr (bits == 4) {
@@ -26,8 +27,10 @@ inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out) {
       __builtin_prefetch(stored + kStoredPrefetchBytes + 64);
     }
     __builtin_prefetch(stored + kStoredPrefetchBytes);
-    _mm512_store_si512(out, _mm512_unpacklo_epi16(low, high));
-    _mm512_store_si512(out + 64, _mm512_unpackhi_epi16(low, high));
+    const __m512i first = _mm512_unpacklo_epi16(low, high), second = _mm512_unpackhi_epi16(low, high);
+    _mm512_store_si512(out, first);
+    _mm512_store_si512(out + 64, second);
+    visit(first, second);
   }
 }
 
