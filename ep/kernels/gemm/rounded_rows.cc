@@ -28,10 +28,10 @@ void RowRounding::Place::StoreUnits(int64_t at, const void* integers, int64_t co
   if (count <= 0) return;
   const int64_t left = count * bytes;
   std::memcpy(to, from, static_cast<size_t>(left));
-  std::memset(to + left, shift, static_cast<size_t>(kUnitBytes - left));
+  std::memset(to + left, 0, static_cast<size_t>(kUnitBytes - left));
 }
 
-// At most kBlock integers, to which `shift` is already added.
+// At most kBlock integers.
 void RowRounding::Place::Store(int64_t at, const int8_t* integers, int64_t count) const {
   if (bytes == 2) {
     alignas(64) int16_t words[kBlock];
@@ -84,7 +84,7 @@ RowRounding::Place RowRounding::PlaceOf(int64_t i) const {
   const int64_t sliver = i / sliver_rows(), in_sliver = i % sliver_rows();
   const int64_t unit_bytes = order_.unit * order_.bytes;
   return {values_ + sliver * order_.rows * depth_ * order_.bytes + unit_bytes * in_sliver,
-          unit_bytes * StoredRows(sliver), order_.unit, order_.bytes, order_.shift};
+          unit_bytes * StoredRows(sliver), order_.unit, order_.bytes};
 }
 
 // Row m0 + i of an A of integers as row i of the block.
@@ -100,8 +100,6 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
         const int64_t count = std::min(kBlock, end - k);
         for (int64_t j = 0; j < count; ++j) copied[j] = static_cast<int8_t>(from[(k + j) * a_.column_stride]);
         for (int64_t j = 0; j < count; ++j) sum += copied[j];
-        if (order_.shift != 0)
-          for (int64_t j = 0; j < count; ++j) copied[j] = static_cast<int8_t>(copied[j] + order_.shift);
         to.Store(BeginOf(g) + k - begin, copied, count);
       }
       scales_[g * slots_ + slot] = 1.0f;
@@ -113,9 +111,8 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
 // The row after the one at `before`.
 void RowRounding::StoreOnes(int64_t slot, Place before) {
   alignas(64) int8_t ones[kBlock];
-  std::fill_n(ones, kBlock, static_cast<int8_t>(1 + order_.shift));
-  Place to = before;
-  to.data += before.unit * before.bytes;
+  std::fill_n(ones, kBlock, int8_t{1});
+  const Place to{before.data + before.unit * before.bytes, before.step, before.unit, before.bytes};
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
     for (int64_t k = begin; k < end; k += kBlock) to.Store(BeginOf(g) + k - begin, ones, std::min(kBlock, end - k));
@@ -141,7 +138,7 @@ void RowRounding::RoundRow(int64_t m0, int64_t i) {
     } else {
       for (int64_t k = begin; k < end; k += kBlock) {
         const int64_t count = std::min(kBlock, end - k);
-        sum += RoundGroup(row + k, count, factor, order_.shift, rounded);
+        sum += RoundGroup(row + k, count, factor, /*shift=*/0, rounded);
         to.Store(BeginOf(g) + k - begin, rounded, count);
       }
     }

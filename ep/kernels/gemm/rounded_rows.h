@@ -12,7 +12,7 @@ namespace npu::gemm {
 
 // Slivers of `rows` rows, one after the other. In a sliver `unit` integers of a row follow those of the row before: its
 // values are [units of K][rows][unit]. Zeros complete the last unit of each group. An integer takes one byte, or two;
-// `shift` is added to those of one byte, also to the zeros.
+// `shift` is added to those of rounded rows in units of four bytes, also to the zeros.
 struct SliverOrder {
   int64_t rows = 0, unit = 0;
   int64_t bytes = 1;
@@ -70,7 +70,6 @@ class RowRounding {
     int64_t step;   // between units, in bytes
     int64_t unit;   // integers
     int64_t bytes;  // of an integer
-    int shift;      // added to each
 
     void Store(int64_t at, const int8_t* integers, int64_t count) const;
     template <int64_t kUnitBytes>
