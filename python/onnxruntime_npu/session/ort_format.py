@@ -18,7 +18,7 @@ from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 from .provider_library import get_ep_name
 
 STORING_KEY = "npu.storing"  # marks the session that stores the model
-_LOADING_KEY = "session.load_model_format"
+LOADING_KEY = "session.load_model_format"
 _IDENTIFIER = b"ORTM"
 _END = 8  # of the identifier, behind the offset that a flatbuffer begins with
 
@@ -53,10 +53,10 @@ def read_instead(session: Any, model: bytes, loading: str) -> Iterator[None]:
     options, path, given = session._sess_options, session._model_path, session._model_bytes
     session._model_path, session._model_bytes = None, model
     if loading:
-        options.add_session_config_entry(_LOADING_KEY, "ONNX")
+        options.add_session_config_entry(LOADING_KEY, "ONNX")
     try:
         yield
     finally:
         session._model_path, session._model_bytes = path, given
         if loading:
-            options.add_session_config_entry(_LOADING_KEY, loading)
+            options.add_session_config_entry(LOADING_KEY, loading)

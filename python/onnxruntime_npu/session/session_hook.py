@@ -145,7 +145,7 @@ def _in_onnx(session: Any) -> Iterator[None]:
         return
     session._sess_options = options
     model = ort_format.as_onnx(path, content, options.log_severity_level)
-    with ort_format.read_instead(session, model, _entry(options, "session.load_model_format")):
+    with ort_format.read_instead(session, model, _entry(options, ort_format.LOADING_KEY)):
         yield
 
 

@@ -25,7 +25,7 @@ from ..roles.linear import sizes_of
 from .file_names import FileNames
 from .format import FLOATS_OF_8_BITS, Format
 from .pending_experts import PendingExperts
-from .stored_linear import StoredLinear
+from .stored_linear import StoredLinear, float_linear
 
 
 def formats() -> dict[str, type[Format]]:
@@ -173,11 +173,7 @@ class _Quantizer(HfQuantizer):
         if floats is None:
             return StoredLinear(self._reader.weight(name, tensors, pending.sizes), bias)
         self.left[name] = "linear", FLOATS_OF_8_BITS
-        layer = nn.Linear(*pending.sizes, bias is not None, device="meta")
-        layer.weight = nn.Parameter(floats, requires_grad=False)
-        if bias is not None:
-            layer.bias = nn.Parameter(bias, requires_grad=False)
-        return layer
+        return float_linear(floats, bias)
 
     def is_serializable(self) -> bool:
         return False

@@ -66,17 +66,24 @@ class StoredLinear(nn.Module):
         return layer if stored.order is None else Reordered(stored.order, layer)
 
 
+def float_linear(weight: torch.Tensor, bias: torch.Tensor | None) -> nn.Linear:
+    """Return torch's layer of a weight [out, in], which may be lazy."""
+    columns, rows = weight.shape
+    layer = nn.Linear(rows, columns, bias is not None, device="meta")
+    layer.weight = nn.Parameter(weight, requires_grad=False)
+    if bias is not None:
+        layer.bias = nn.Parameter(bias, requires_grad=False)
+    return layer
+
+
 def restore_linear(model: nn.Module) -> None:
     """Put linear layers of floats, which are made when they are used, where there are integers."""
     for name, module in list(model.named_modules()):
         if isinstance(module, StoredLinear):
-            sizes = module.in_features, module.out_features
-            layer = nn.Linear(*sizes, module.bias is not None, device="meta")
-            floats = LazyWeight.computed(module.stored.floats, sizes[::-1], torch.float32)
-            layer.weight = nn.Parameter(floats, requires_grad=False)
-            if module.bias is not None:
-                layer.bias = module.bias
-            model.set_submodule(name, layer)
+            shape = module.out_features, module.in_features
+            floats = LazyWeight.computed(module.stored.floats, shape, torch.float32)
+            bias = None if module.bias is None else module.bias.detach()
+            model.set_submodule(name, float_linear(floats, bias))
 
 
 class Concatenated(nn.Module):

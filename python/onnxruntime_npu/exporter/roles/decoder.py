@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from ..caches.step import CacheSizes, LayerCache, State, Step
+from ..integers.stored_linear import float_linear
 from ..proof import Findings, NotProven, compare
 from ..weights.parameters import replace_parameters
 from .layer import DecoderLayer
@@ -113,9 +114,7 @@ class Decoder(nn.Module):
 
     def replace_head(self, replace: Callable[[nn.Linear], nn.Module]) -> None:
         """Score by what ``replace`` returns for the head, in place; the embedding stays."""
-        vocabulary, size = self._head().shape
-        layer = nn.Linear(size, vocabulary, bias=False, device="meta")
-        layer.weight = nn.Parameter(self._head().detach(), requires_grad=False)
+        layer = float_linear(self._head().detach(), bias=None)
         self.scores, self.head = replace(layer), None
 
     def _head(self) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
-from ..integers.stored_linear import Concatenated, StoredLinear, joined_stored
+from ..integers.stored_linear import Concatenated, StoredLinear, float_linear, joined_stored
 
 
 class Source(NamedTuple):
@@ -114,11 +114,8 @@ def replace_by_torch(owner: nn.Module) -> None:
 
 
 def _as_torch(module: Linear | Conv1D) -> nn.Linear:
-    layer = nn.Linear(*sizes_of(module), bias=module.bias is not None, device="meta")
-    layer.weight = nn.Parameter(module.weight.detach().t(), requires_grad=False)
-    bias: Any = module.bias
-    layer.bias = bias
-    return layer
+    bias = None if module.bias is None else module.bias.detach()
+    return float_linear(module.weight.detach().t(), bias)
 
 
 # What joins projections: floats, integers of a checkpoint, or several of these.
