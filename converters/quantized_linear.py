@@ -230,9 +230,8 @@ class GroupedIntegerLinear(torch.nn.Module):
             integers, self.weight, self.scale, offset=self.offset, pertoken_scale=scale,
             group_sizes=[0, 0, self.group_size], output_dtype=x.dtype,
         )  # fmt: skip
-        if self.bias is not None:
-            y = y + self.bias
-        return y.reshape(*x.shape[:-1], self.out_features)
+        y = y.reshape(*x.shape[:-1], self.out_features)
+        return y if self.bias is None else y + self.bias
 
 
 def shifted_back(weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:

@@ -70,6 +70,15 @@ def samples_of_int8(make):
         bytes_(2, 3, 5, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(5), bias=floats(4),
         output_dtype=torch.float16, id="leading_axes",
     )  # fmt: skip
+    for lead in ([2, 3], [4, 1], [2, 3, 5]):
+        yield Sample(
+            bytes_(*lead, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(*lead),
+            bias=floats(4), output_dtype=torch.bfloat16, id=f"scales_of_{len(lead)}_axes_{lead[1]}",
+        )  # fmt: skip
+    yield Sample(
+        bytes_(2, 3, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(2, 3),
+        bias=floats(2, 1, 4), output_dtype=torch.float16, id="scales_of_rows_and_batch_bias",
+    )  # fmt: skip
     yield Sample(
         bytes_(3, 5, 8), bytes_(3, 8, 4), scale(4), x1_dtype=torch.int8, x2_dtype=1,
         bias=make.ints(3, 1, 4, low=-999, high=999, dtype="int32"), id="batch",
@@ -91,6 +100,11 @@ def samples_of_int8(make):
     yield Sample(
         bytes_(5, 64), words(64, 40), pack_scale(scale(2, 40)), offset=floats(40),
         pertoken_scale=scale(5, 1), group_sizes=[0, 0, 32], output_dtype=torch.bfloat16, id="int4",
+    )  # fmt: skip
+    yield Sample(
+        bytes_(2, 3, 64), words(64, 40), scale(2, 40), offset=floats(40),
+        pertoken_scale=scale(2, 3), group_sizes=[0, 0, 32], output_dtype=torch.bfloat16,
+        id="int4_scales_of_rows",
     )  # fmt: skip
     yield Sample(
         bytes_(2, 70, 64), words(33, 64).t(), scale(4, 33), offset=floats(33),
@@ -206,7 +220,7 @@ def refusals(op):
         ),
         (
             "pertoken_scale_shape",
-            r"pertoken_scale of shape \[2\] or \[2, 1\], got \[3\]",
+            r"pertoken_scale of shape \[2\], \[2, 1\] or, with a matrix x2, \[2\], got \[3\]",
             {"pertoken_scale": _ones("float32", 3)},
         ),
         (

@@ -59,7 +59,7 @@ struct Call {
   ScaleValues scale, offset;
   gemm::PerLine<float> tokens;
   float* negated = nullptr;  // the offset of groups, of which a sum with x2 is taken
-  bool has_offset = false, bias_per_entry = false;
+  bool has_offset = false, bias_per_entry = false, tokens_per_entry = false;
 };
 
 class QuantMatmulKernel final : public Kernel {
@@ -113,8 +113,11 @@ class QuantMatmulKernel final : public Kernel {
     const TensorView scale = ctx.Input(In::scale), offset = ctx.Input(In::offset);
     CheckScaleAndOffset(call, scale, offset);
     const TensorView tokens = ctx.Input(In::pertoken_scale);
-    NPU_CHECK(!tokens || tokens.shape == Shape{s.m} || tokens.shape == Shape({s.m, 1}), "[", kOp,
-              "] expected pertoken_scale of shape [", s.m, "] or [", s.m, ", 1], got ", tokens.shape);
+    const Shape every_row(rows.begin(), rows.rank() - 1);
+    call.tokens_per_entry = call.x2.shape.rank() == 2 && tokens.shape == every_row;
+    NPU_CHECK(!tokens || call.tokens_per_entry || tokens.shape == Shape{s.m} || tokens.shape == Shape({s.m, 1}), "[",
+              kOp, "] expected pertoken_scale of shape [", s.m, "], [", s.m, ", 1] or, with a matrix x2, ", every_row,
+              ", got ", tokens.shape);
     NPU_CHECK(!tokens || result_ != DType::kInt32, "[", kOp,
               "] expected no pertoken_scale with a result of int32, got one");
     call.bias = ctx.Input(In::bias);
@@ -191,7 +194,7 @@ class QuantMatmulKernel final : public Kernel {
       std::transform(call.offset.data(), call.offset.data() + call.offset.elements(), call.negated, std::negate());
     const MatMulShape& s = call.s;
     // With one weight the batch is but more rows, unless something differs from matrix to matrix.
-    const bool repeats = s.a_batches > 1 && (call.tokens.data || call.bias_per_entry);
+    const bool repeats = s.a_batches > 1 && ((call.tokens.data && !call.tokens_per_entry) || call.bias_per_entry);
     if (s.b_batches == 1 && !repeats && !(call.bias_per_entry && s.batches > 1))
       return RunEntry(call, MatrixAt(AsOperand(call), 0, s.a_batches * s.m, s.k), 0, 0);
     ForEachEntry(s,
@@ -210,18 +213,20 @@ class QuantMatmulKernel final : public Kernel {
     const int64_t first = entry * call.s.m * call.s.n;
     const gemm::Matrix right = call.layout.At(call.x2.data, weight);
     const gemm::Result y{call.y.as<char>() + BytesFor(result_, first), result_, call.s.n};
-    if (group_ != 0) return MultiplyGroups(call, rows, right, y);
+    gemm::PerLine<float> tokens = call.tokens;
+    if (call.tokens_per_entry) tokens.data += entry * call.s.m;
+    if (group_ != 0) return MultiplyGroups(call, rows, right, tokens, y);
     gemm::Epilogue epilogue;
     if (call.bias) epilogue.AddBias(call.bias, call.bias_per_entry ? entry * call.s.n : 0);
     epilogue.column_scale = {call.scale.data(), call.scale.stride()};
-    epilogue.row_scale = call.tokens;
+    epilogue.row_scale = tokens;
     if (call.has_offset) epilogue.output_offset = {call.offset.data(), call.offset.stride()};
     Multiply(call, rows, right, y, epilogue);
   }
 
   void MultiplyGroups(const Call& call, const gemm::Matrix& rows, const gemm::Matrix& right,
-                      const gemm::Result& y) const {
-    gemm::Epilogue epilogue{.total_scale = call.tokens};
+                      const gemm::PerLine<float>& tokens, const gemm::Result& y) const {
+    gemm::Epilogue epilogue{.total_scale = tokens};
     gemm::Dequantization dequantization{.scale = call.scale.data(),
                                         .offset = call.negated,
                                         .dtype = DType::kFloat32,

@@ -128,14 +128,19 @@ def _check_scale_and_offset(scale, offset, k, n, group, of_int8, dtype):
         )
 
 
-def _check_pertoken_scale(pertoken_scale, m, dtype):
+def _scales_of_rows(pertoken_scale, rows, x2, dtype):
+    """Return pertoken_scale as it broadcasts to the result; rows: the axes of x1 but the last."""
     if pertoken_scale is None:
-        return
+        return None
+    m, given = rows[-1], list(pertoken_scale.shape)
+    every_row = given == rows and x2.dim() == 2
     _check(
-        list(pertoken_scale.shape) in ([m], [m, 1]),
-        f"expected pertoken_scale of shape [{m}] or [{m}, 1], got {list(pertoken_scale.shape)}",
+        every_row or given in ([m], [m, 1]),
+        f"expected pertoken_scale of shape [{m}], [{m}, 1] or, with a matrix x2, {rows}, "
+        f"got {given}",
     )
     _check(dtype != "int32", "expected no pertoken_scale with a result of int32, got one")
+    return pertoken_scale.reshape([*rows, 1] if every_row else [m, 1])
 
 
 def _check_bias(bias, batch, n, group, dtype):
@@ -188,8 +193,9 @@ def reference(
 
     x1: int8 [.., M, K], or int4 packed in int32, [.., M, K/8]; x2: int8 [.., K, N], or for packed
     x1 int4 packed in int32, [.., K, N/8] or [.., K/8, N]; scale: [1], [N] or [1, N], float32,
-    bfloat16 or int64 as npu_trans_quant_param packs it; pertoken_scale: [M] or [M, 1]; bias: [N],
-    or [B, 1, N] for a result [B, M, N]; y: [.., M, N] of output_dtype, int8 by default.
+    bfloat16 or int64 as npu_trans_quant_param packs it; pertoken_scale: [M] or [M, 1], or, which
+    torch_npu does not take, [.., M] for every row of x1 with x2 of two axes; bias: [N], or
+    [B, 1, N] for a result [B, M, N]; y: [.., M, N] of output_dtype, int8 by default.
 
     Products are summed in int32, which wraps, with a bias of int32; these sums are y if that is
     int32, and scale is not applied. Otherwise every step is one operation of float32, in this
@@ -216,17 +222,16 @@ def reference(
     _check_operands(x1, x2, x1_dtype, x2_dtype, group)
     of_int8 = x1.dtype == torch.int8
     left = x1 if of_int8 else unpack(x1)
-    m, k = left.shape[-2:]
+    k = left.shape[-1]
     right = weight_matrix(_OP, "x2", x2, k)
     n = right.shape[-1]
     check_batches(_OP, x1.shape[:-2], x2.shape[:-2])
     _check_scale_and_offset(scale, offset, k, n, group, of_int8, dtype)
-    _check_pertoken_scale(pertoken_scale, m, dtype)
+    tokens = _scales_of_rows(pertoken_scale, list(left.shape[:-1]), x2, dtype)
     batch = batch_of_result(x1.shape[:-2], x2.shape[:-2])
     _check_bias(bias, batch, n, group, dtype)
 
     left, right = left.to(torch.int32), right.to(torch.int32)
-    tokens = None if pertoken_scale is None else pertoken_scale.reshape(m, 1)
     if group:
         y = _product_of_groups(left, right, scales(scale), offset, group, of_int8, batch)
         return (y if tokens is None else y * tokens).to(getattr(torch, dtype))
@@ -273,6 +278,19 @@ def _body_product_of_groups(b, call, left, right, scale, offset, group):
     return b.ReduceSum(parts, [-2], keepdims=0)
 
 
+def _body_scales_of_rows(b, call, left, pertoken_scale):
+    """Build _scales_of_rows."""
+    rows, given = call.rank("x1"), call.rank("pertoken_scale")
+    if given is not None and given > 2:
+        return b.Unsqueeze(pertoken_scale, [-1])
+    if given in (1, None) or rows in (2, None):
+        return b.Reshape(pertoken_scale, [-1, 1])
+    # [M, 1], or [B, M] beside x1 [B, M, K].
+    m = b.Slice(b.Shape(left), [-2], [-1])
+    one = b.const([1], "int64")
+    return b.Reshape(pertoken_scale, b.Concat(b.const([-1], "int64"), m, one, axis=0))
+
+
 @op.function
 def body(b, call, x1, x2, scale, offset, pertoken_scale, bias, y_scale):
     dtype = type_named(call.attrs["output_dtype"], _RESULTS, "int8")
@@ -280,7 +298,7 @@ def body(b, call, x1, x2, scale, offset, pertoken_scale, bias, y_scale):
     k = b.Slice(b.Shape(left), [-1], [2**62])
     right = b.Cast(body_weight_matrix(b, call, "x2", x2, k), to="int32")
     left = b.Cast(left, to="int32")
-    tokens = None if pertoken_scale is None else b.Reshape(pertoken_scale, [-1, 1])
+    tokens = None if pertoken_scale is None else _body_scales_of_rows(b, call, left, pertoken_scale)
     group_sizes = call.attrs["group_sizes"]
     if group_sizes and group_sizes[2]:
         factors = body_scales(b, call, "scale", scale)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
+
+from .leading_axes import keep_leading_axes
+from .reshape_targets import make_reshapes_constant
 
 DOMAIN = "npu"
 _APPENDED = "_orig"  # by onnx_ir's OutputFixPass
@@ -14,6 +16,7 @@ _APPENDED = "_orig"  # by onnx_ir's OutputFixPass
 
 def tidy(graph: ir.Graph) -> None:
     """Remove leftovers of tracing."""
+    keep_leading_axes(graph)
     make_reshapes_constant(graph)
     drop_inverse_transposes(graph)
     drop_unused_outputs(graph)
@@ -47,51 +50,6 @@ def _named(dim: int | ir.SymbolicDim, symbols: Mapping[str, str]) -> int | str |
 def _values(graph: ir.Graph) -> list[ir.Value]:
     values = [*graph.inputs, *graph.initializers.values()]
     return values + [output for node in graph for output in node.outputs]
-
-
-def make_reshapes_constant(graph: ir.Graph) -> None:
-    """Replace computed Reshape targets by constants that copy (0) or infer (-1) dynamic sizes.
-
-    Tracing knows every shape; computing the target at run time costs nodes on the host per step.
-    """
-    for node in graph:
-        if node.op_type != "Reshape" or node.domain:
-            continue
-        source, computed = node.inputs
-        if source is None or computed is None or computed.const_value is not None:
-            continue
-        target = _constant_target(source, node.outputs[0])
-        if target is None:
-            continue
-        name = "shape_" + "_".join(str(d).replace("-", "m") for d in target)
-        if name not in graph.initializers:
-            tensor = ir.tensor(np.array(target, np.int64), name=name)
-            graph.register_initializer(
-                ir.Value(
-                    name=name,
-                    shape=ir.Shape([len(target)]),
-                    type=ir.TensorType(ir.DataType.INT64),
-                    const_value=tensor,
-                )
-            )
-        node.replace_input_with(1, graph.initializers[name])
-        node.attributes["allowzero"] = ir.AttrInt64("allowzero", 0)
-
-
-def _constant_target(source: ir.Value, result: ir.Value) -> list[int] | None:
-    if source.shape is None or result.shape is None:
-        return None
-    target: list[int] = []
-    for i, dim in enumerate(result.shape):
-        if isinstance(dim, int):
-            if dim == 0:
-                return None
-            target.append(dim)
-        elif dim.value is not None and i < len(source.shape) and source.shape[i] == dim:
-            target.append(0)
-        else:
-            target.append(-1)
-    return target if target.count(-1) <= 1 else None
 
 
 def drop_inverse_transposes(graph: ir.Graph) -> None:
