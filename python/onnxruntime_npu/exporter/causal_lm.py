@@ -175,6 +175,11 @@ def export_causal_lm(
         expert_parallel=expert_parallel,
         warnings=list(checkpoint.warnings),
     )
+    if checkpoint.cache and cache_dtype != "int8":
+        report.warnings.append(
+            f"the checkpoint's {checkpoint.cache} is left out: keys and values are cached as "
+            f"{dtype}; cache_dtype='int8' rounds them to int8"
+        )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)
     # Before the proofs take the model apart; its results are kept, not the model.

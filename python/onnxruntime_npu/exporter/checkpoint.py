@@ -61,7 +61,8 @@ class Checkpoint:
 
     Linear layers of a quantised checkpoint are StoredLinear. ``quantization`` names its format;
     ``left`` has the linear layers and experts that could have been integers and are floats: their
-    role, and why. ``warnings`` say what of the files was left out.
+    role, and why. ``cache`` says how it rounds keys and values. ``warnings`` say what of the files
+    was left out.
     """
 
     model: Any
@@ -70,6 +71,7 @@ class Checkpoint:
     quantization: str | None = None
     left: dict[str, tuple[str, str]] = field(default_factory=dict)
     tokenizer_error: str | None = None
+    cache: str | None = None
     warnings: list[str] = field(default_factory=list)
 
     @property
@@ -177,7 +179,7 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
         config = {**config, "quantization_config": old}
         options["quantization"] = old
     method, skipped = _quantization(config)
-    with loaded_as_integers(method) if method else mapped_files() as left:
+    with loaded_as_integers(method) if method else mapped_files() as loaded:
         model = _load_model(path, str(path), loader, **options)
     if method is None:
         _check_stored(model, str(path), entries)
@@ -194,7 +196,12 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
         )
     _forget_quantization(model)
     tokenizer, error = _load_tokenizer(path)
-    return Checkpoint(model, tokenizer, str(path), method, left or {}, error, warnings)
+    if loaded is None:
+        return Checkpoint(model, tokenizer, str(path), tokenizer_error=error, warnings=warnings)
+    warnings += loaded.warnings
+    return Checkpoint(
+        model, tokenizer, str(path), method, loaded.left, error, loaded.cache, warnings
+    )
 
 
 def _is_float(entry: Entry) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import Format, bits_of, check_shape, group_size, taken
+from .format import Format, Layer, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 # Where each integer of a word belongs among the eight outputs that it covers.
@@ -30,11 +30,9 @@ class Awq(Format):
         if version != "gemm":
             raise ValueError(f"expected the AWQ version gemm, got {version!r}")
 
-    def read(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> IntegerWeight:
+    def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer."""
-        rows, columns = sizes
+        rows, columns = layer.sizes
         words, scale = taken(tensors, "qweight"), taken(tensors, "scales")
         bits = bits_of("qweight", words.shape[1], columns)
         if bits != 4:

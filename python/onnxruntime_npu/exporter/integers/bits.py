@@ -34,3 +34,18 @@ def unpacked(words: torch.Tensor, bits: int, size: int) -> torch.Tensor:
     following = (word + 1).clamp(max=words.shape[0] - 1)
     value |= unsigned[following] << (32 - shift)
     return (value & (2**bits - 1)).to(torch.int16)
+
+
+def unpacked_whole(words: torch.Tensor, bits: int, size: int) -> torch.Tensor:
+    """Read integers as ``unpacked`` does, of words that may hold whole ones alone.
+
+    As many as fit: ten of 3 bits. So compressed-tensors stored those whose bits do not divide 32
+    before it had streams.
+    """
+    whole = 32 // bits
+    streams = words.dim() != 2 or words.shape[0] == -(-size * bits // 32)
+    if streams or words.shape[0] != -(-size // whole):
+        return unpacked(words, bits, size)  # or say what is wrong
+    shift = bits * torch.arange(whole)[:, None]
+    values = (words.to(torch.int64)[:, None] >> shift) & (2**bits - 1)
+    return values.flatten(0, 1)[:size].to(torch.int16)

@@ -15,11 +15,10 @@ from typing import Any
 import torch
 
 from ..weights.lazy_weight import LazyWeight
-from .bits import unpacked
-from .format import Format, check_shape, group_size, taken
+from .bits import unpacked_whole
+from .format import Format, Layer, check_shape, group_size, taken
 from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
 
-_LAYER = "Linear"
 _EXPRESSION = "re:"
 _IN_WEIGHTS = ("weight_input", "weight_output")
 _FLOAT8 = "F8_E4M3"
@@ -43,16 +42,14 @@ class CompressedTensors(Format):
         """Return whether a layer has integers, or floats of 8 bits."""
         return "weight_packed" in tensors or tensors.get("weight") in ("I8", _FLOAT8)
 
-    def restored(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> torch.Tensor | None:
+    def restored(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         """Return ``W[o, i] = w[o, i] * scale[o, i]`` of floats of 8 bits, computed when used."""
         weight = tensors.get("weight")
         if weight is None or weight.dtype != torch.float8_e4m3fn:
             return None
-        rows, columns = sizes
+        rows, columns = layer.sizes
         check_shape("weight", weight, columns, rows)
-        described = self._scheme(name).get("weights") or {}
+        described = self._scheme(layer).get("weights") or {}
         scale = taken(tensors, "weight_scale").float()
         if described.get("strategy") == "block":
             high, wide = described["block_structure"]
@@ -68,22 +65,18 @@ class CompressedTensors(Format):
 
         return LazyWeight.computed(product, (columns, rows), torch.float32)
 
-    def read(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> IntegerWeight:
+    def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer."""
-        rows, columns = sizes
-        scheme = self._scheme(name)
+        rows, columns = layer.sizes
+        scheme = self._scheme(layer)
         weights = scheme.get("weights") or {}
-        bits = weights.get("num_bits")
-        if weights.get("type", "int") != "int" or bits not in (2, 3, 4, 8):
-            raise ValueError(
-                f"expected integers of 2, 3, 4 or 8 bits, got {weights.get('type')} of {bits}"
-            )
+        bits = weights.get("num_bits", 8)
+        if weights.get("type", "int") != "int" or bits not in range(1, 9):
+            raise ValueError(f"expected integers of 1 to 8 bits, got {_kind(weights)}")
         middle = 2 ** (bits - 1)
         if "weight_packed" in tensors:
             words = taken(tensors, "weight_packed")
-            values = unpacked(words.t().contiguous(), bits, rows) - middle
+            values = unpacked_whole(words.t().contiguous(), bits, rows) - middle
         else:
             values = taken(tensors, "weight").t()
         check_shape("weight", values, rows, columns)
@@ -97,32 +90,96 @@ class CompressedTensors(Format):
         zeros = tensors.get("weight_zero_point")
         if zeros is not None:
             if zeros.dtype == torch.int32:
-                zeros = unpacked(zeros, bits, columns) - middle
+                zeros = unpacked_whole(zeros, bits, columns) - middle
             zeros = zeros.reshape(1, 1) if zeros.numel() == 1 else zeros.reshape(columns, -1)
             offset = -zeros.float().expand(columns, groups).t()
         order = _order(tensors.get("weight_g_idx"), rows, size)
         if order is not None:
             values = values[order]
-        activation, input_scale = _activation(scheme, tensors)
+        activation, input_scale = self._activation(layer, scheme, tensors)
         return IntegerWeight.packed(
             values.to(torch.int8), bits, scale.t(), offset, size, order, activation, input_scale
         )
 
-    def _scheme(self, name: str) -> Mapping[str, Any]:
+    @property
+    def cache(self) -> str | None:
+        """How config.json rounds keys and values of the cache, None if it does not."""
+        scheme = self.config.get("kv_cache_scheme")
+        return f"kv_cache_scheme of {_kind(scheme)}" if scheme else None
+
+    def warnings(self) -> list[str]:
+        """Return what was left out: of layers, and of groups for other modules, as attention."""
+        others = [
+            f"config_groups.{name} of config.json rounds activations of "
+            f"{', '.join(group.get('targets') or ())}, but no weights: it is left out"
+            for name, group in _groups(self.config).items()
+            if not group.get("weights")
+        ]
+        return [*super().warnings(), *others]
+
+    def _scheme(self, layer: Layer) -> Mapping[str, Any]:
         """Return the group of the configuration that a layer belongs to.
 
         One that targets the layer's name comes before those that target a regular expression, and
-        they before those that target all linear layers; of several with one target the last.
+        they before those that target its class, each in alphabetical order; of several with one
+        target the last.
         """
-        groups: Mapping[str, Any] = self.config.get("config_groups") or {}
-        by_target = {t: group for group in groups.values() for t in group.get("targets") or ()}
-        expressions = (target for target in sorted(by_target) if target.startswith(_EXPRESSION))
-        found = (t for t in expressions if re.match(t.removeprefix(_EXPRESSION), name))
-        target = name if name in by_target else next(found, _LAYER)
-        if target not in by_target:
-            raise ValueError("expected a group in config_groups for the layer, got none")
+        groups = [group for group in _groups(self.config).values() if group.get("weights")]
+        by_target: dict[str, Any] = {t: group for group in groups for t in group["targets"]}
+        targets = sorted(by_target, key=lambda target: (target.startswith(_EXPRESSION), target))
+        names = layer.name, layer.stored_name
+        named = (target for target in targets if any(_is_named(n, target) for n in names))
+        classes = (target for target in targets if target in layer.classes)
+        target = next(named, None) or next(classes, None)
+        if target is None:
+            raise ValueError(
+                f"expected a group in config_groups whose targets name the layer or its class, "
+                f"{layer.classes[0]}, got {', '.join(targets) or 'none'}"
+            )
         scheme: Mapping[str, Any] = by_target[target]
+        if scheme.get("output_activations"):
+            kind = _kind(scheme["output_activations"])
+            self.leave_out(f"rounding outputs to {kind} (output_activations)", layer)
         return scheme
+
+    def _activation(
+        self, layer: Layer, scheme: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
+    ) -> tuple[str, torch.Tensor | None]:
+        """Return how a layer's input is rounded, and the scale if it is static."""
+        inputs = scheme.get("input_activations")
+        if not inputs:
+            return FLOAT, None
+        dynamic = inputs.get("dynamic", False)
+        one_scale = inputs.get("strategy") in (None, "token" if dynamic else "tensor")
+        if _kind(inputs) != "int8" or not one_scale:
+            how = f" with a scale for each {inputs['strategy']}" if inputs.get("strategy") else ""
+            self.leave_out(f"rounding inputs to {_kind(inputs)}{how}", layer)
+            return FLOAT, None
+        if dynamic:
+            return DYNAMIC, None
+        scale = taken(tensors, "input_scale")
+        check_shape("input_scale", scale.reshape(-1), 1)
+        return STATIC, scale.reshape(1).float()
+
+
+def _groups(config: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
+    groups: Mapping[str, Any] = config.get("config_groups") or {}
+    for name, group in groups.items():
+        if not isinstance(group, Mapping) or not group.get("targets"):
+            raise ValueError(f"expected config_groups.{name} with targets, got {group}")
+    return groups
+
+
+def _is_named(name: str, target: str) -> bool:
+    if target.startswith(_EXPRESSION):
+        return re.match(target.removeprefix(_EXPRESSION), name) is not None
+    return target == name
+
+
+def _kind(described: Mapping[str, Any]) -> str:
+    """Return what values are rounded to, such as int8, asymmetric int8 or float8."""
+    symmetric = "" if described.get("symmetric", True) else "asymmetric "
+    return f"{symmetric}{described.get('type', 'int')}{described.get('num_bits', 8)}"
 
 
 def _transforms(config: Mapping[str, Any]) -> set[str]:
@@ -141,22 +198,3 @@ def _order(of_row: torch.Tensor | None, rows: int, size: int) -> torch.Tensor | 
     if not torch.equal(of_row.long()[order], in_order):
         raise ValueError(f"expected weight_g_idx with {size} rows in each group")
     return order
-
-
-def _activation(
-    scheme: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
-) -> tuple[str, torch.Tensor | None]:
-    """Return how a layer's input is rounded, and the scale if it is static."""
-    inputs = scheme.get("input_activations")
-    if inputs is None:
-        return FLOAT, None
-    kind = (inputs.get("type", "int"), inputs.get("num_bits"), inputs.get("symmetric", True))
-    if kind != ("int", 8, True):
-        raise ValueError(f"expected symmetric int8 activations, got {dict(inputs)}")
-    if inputs.get("dynamic"):
-        if inputs.get("strategy", "token") != "token":
-            raise ValueError(f"expected a scale for each token, got {inputs.get('strategy')!r}")
-        return DYNAMIC, None
-    scale = taken(tensors, "input_scale")
-    check_shape("input_scale", scale.reshape(-1), 1)
-    return STATIC, scale.reshape(1).float()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -11,6 +13,24 @@ import torch
 from .integer_weight import IntegerWeight
 
 FLOATS_OF_8_BITS = "the file has floats of 8 bits"
+
+
+@dataclass(frozen=True)
+class Layer:
+    """What a format may go by to find what config.json says of a layer.
+
+    Attributes:
+        name: in the model; of one of several experts that the model has as one, in the file.
+        stored_name: in the file, which is that of another version of transformers.
+        sizes: in_features and out_features.
+        classes: names of the class of the layer and of what it is derived from.
+
+    """
+
+    name: str
+    stored_name: str
+    sizes: tuple[int, int]
+    classes: tuple[str, ...] = ("Linear", "Module")
 
 
 class Format(ABC):
@@ -21,14 +41,29 @@ class Format(ABC):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take ``quantization_config`` of config.json; ValueError for what is not supported."""
         self.config = config
+        self._left_out: dict[str, list[str]] = defaultdict(list)
+
+    @property
+    def cache(self) -> str | None:
+        """How config.json rounds keys and values of the cache, None if it does not."""
+        return None
+
+    def leave_out(self, what: str, layer: Layer) -> None:
+        """Note that something is not done for a layer, for a line of the report."""
+        self._left_out[what].append(layer.name)
+
+    def warnings(self) -> list[str]:
+        """Return what was left out, a line each, once all layers are read."""
+        return [
+            f"{what}: left out for {len(names)} layers, such as {names[0]}"
+            for what, names in self._left_out.items()
+        ]
 
     def stores(self, tensors: Mapping[str, str]) -> bool:
         """Return whether a layer's tensors, dtype by name, are a quantised weight."""
         return "qweight" in tensors
 
-    def restored(
-        self, _name: str, _tensors: Mapping[str, torch.Tensor], _sizes: tuple[int, int]
-    ) -> torch.Tensor | None:
+    def restored(self, _layer: Layer, _tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
         """Return the weight [out, in] of a layer of scaled floats, None if it has integers.
 
         Arguments and errors are those of ``read``.
@@ -36,30 +71,28 @@ class Format(ABC):
         return None
 
     def weight(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> IntegerWeight:
-        """Return what ``read`` returns; its errors name the layer.
+        self, layer: Layer, tensors: Mapping[str, torch.Tensor]
+    ) -> IntegerWeight | torch.Tensor:
+        """Return what ``restored`` or ``read`` returns; errors name the layer.
 
         Floats that are not finite are refused, too: these tensors are no parameters of the model.
         """
         for key, value in tensors.items():
-            if value.is_floating_point() and not bool(value.isfinite().all()):
-                raise ValueError(f"{name}: expected finite {key}, got some that are not")
+            if value.is_floating_point() and not bool(value.float().isfinite().all()):
+                raise ValueError(f"{layer.name}: expected finite {key}, got some that are not")
         try:
-            return self.read(name, tensors, sizes)
+            floats = self.restored(layer, tensors)
+            return self.read(layer, tensors) if floats is None else floats
         except (ValueError, IndexError) as error:
-            raise ValueError(f"{name}: {error}") from error
+            raise ValueError(f"{layer.name}: {error}") from error
 
     @abstractmethod
-    def read(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> IntegerWeight:
+    def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer.
 
         Args:
-            name: the layer's name in the model.
+            layer: of the model.
             tensors: by the last part of their names; floats are float32.
-            sizes: in_features and out_features.
 
         Raises:
             ValueError: tensors are missing, or their shapes or values do not fit.

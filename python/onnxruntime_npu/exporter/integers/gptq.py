@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from .bits import unpacked
-from .format import Format, bits_of, check_shape, group_size, taken
+from .format import Format, Layer, bits_of, check_shape, group_size, taken
 from .integer_weight import IntegerWeight
 
 
@@ -29,11 +29,9 @@ class Gptq(Format):
         # The first version of the layout stores zero points less one.
         self._missing = 1 if layout == "gptq" else 0
 
-    def read(
-        self, name: str, tensors: Mapping[str, torch.Tensor], sizes: tuple[int, int]
-    ) -> IntegerWeight:
+    def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer."""
-        rows, columns = sizes
+        rows, columns = layer.sizes
         words, scale = taken(tensors, "qweight"), taken(tensors, "scales")
         bits = bits_of("qweight", words.shape[0], rows)
         check_shape("qweight", words, words.shape[0], columns)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 
@@ -23,7 +24,8 @@ from ...subclasses import subclasses_in
 from ..quiet_transformers import quiet_transformers
 from ..roles.linear import sizes_of
 from .file_names import FileNames
-from .format import FLOATS_OF_8_BITS, Format
+from .format import FLOATS_OF_8_BITS, Format, Layer
+from .integer_weight import IntegerWeight
 from .pending_experts import PendingExperts
 from .stored_linear import StoredLinear, float_linear
 
@@ -33,28 +35,43 @@ def formats() -> dict[str, type[Format]]:
     return {each.method: each for each in subclasses_in(__package__, Format)}
 
 
+@dataclass
+class Loaded:
+    """What became of a quantised checkpoint, when its model is loaded.
+
+    Attributes:
+        left: the role of each quantised module that is taken as floats, and why.
+        cache: how config.json rounds keys and values of the cache, or None.
+        warnings: what else was left out, a line each.
+
+    """
+
+    left: dict[str, tuple[str, str]] = field(default_factory=dict)
+    cache: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
 @contextlib.contextmanager
-def loaded_as_integers(method: str) -> Iterator[dict[str, tuple[str, str]]]:
+def loaded_as_integers(method: str) -> Iterator[Loaded]:
     """Let transformers load checkpoints of a method into StoredLinear, if it is one of these.
 
-    Experts get a StoredExperts as ``stored``. Yields, when a model is loaded, the role of each
-    quantised module that is taken as floats, and why.
+    Experts get a StoredExperts as ``stored``.
     """
     known = formats()
-    floats: dict[str, tuple[str, str]] = {}
+    result = Loaded()
     if method not in known:
-        yield floats
+        yield result
         return
 
     class Quantizer(_Quantizer):
         format = known[method]
-        left = floats
+        loaded = result
 
     with (
         mock.patch.dict(auto.AUTO_QUANTIZATION_CONFIG_MAPPING, {method: _Config}),
         mock.patch.dict(auto.AUTO_QUANTIZER_MAPPING, {method: Quantizer}),
     ):
-        yield floats
+        yield result
 
 
 def is_left_out(config: dict[str, Any]) -> bool:
@@ -85,9 +102,16 @@ class _Pending(nn.Module):
 
     bias: nn.Parameter | None
 
-    def __init__(self, layer: nn.Linear | Conv1D, tensors: Mapping[str, tuple[Any, str]]) -> None:
+    def __init__(
+        self,
+        name: str,
+        stored_name: str,
+        layer: nn.Linear | Conv1D,
+        tensors: Mapping[str, tuple[Any, str]],
+    ) -> None:
         super().__init__()
-        self.sizes = sizes_of(layer)
+        classes = tuple(kind.__name__ for kind in type(layer).__mro__)
+        self.layer = Layer(name, stored_name, sizes_of(layer), classes)
         self.register_parameter("bias", layer.bias)
         self.names = [name for name in tensors if name != "bias"]
         for name in self.names:
@@ -116,7 +140,7 @@ class _Quantizer(HfQuantizer):
     """Puts a place for the file's tensors where the model has linear layers and experts."""
 
     format: type[Format]
-    left: dict[str, tuple[str, str]]
+    loaded: Loaded
 
     def _process_model_before_weight_loading(
         self, model: Any, *, checkpoint_files: Sequence[str] = (), **_options: Any
@@ -143,7 +167,7 @@ class _Quantizer(HfQuantizer):
                 model.set_submodule(place.module, pending)
                 pending.add(place, name)
             elif isinstance(layer, (nn.Linear, Conv1D)):  # both are stored the same way
-                model.set_submodule(place.module, _Pending(layer, tensors))
+                model.set_submodule(place.module, _Pending(place.module, name, layer, tensors))
                 # A head with integers of its own is not the embedding, whatever config.json says.
                 model.all_tied_weights_keys.pop(f"{place.module}.weight", None)
             else:
@@ -159,21 +183,20 @@ class _Quantizer(HfQuantizer):
                     experts, why = pending.filled(self._reader, tensors_of)
                     model.set_submodule(name, experts)
                     if why is not None:
-                        self.left[name] = "experts", why
+                        self.loaded.left[name] = "experts", why
                 elif isinstance(pending, _Pending):
                     tensors = {key: getattr(pending, key) for key in pending.names}
-                    model.set_submodule(name, self._layer(name, pending, tensors))
+                    model.set_submodule(name, self._layer(pending, tensors))
+        self.loaded.cache, self.loaded.warnings = self._reader.cache, self._reader.warnings()
 
-    def _layer(
-        self, name: str, pending: _Pending, tensors: Mapping[str, torch.Tensor]
-    ) -> nn.Module:
+    def _layer(self, pending: _Pending, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
         """Return the layer that computes with the tensors of the file."""
         bias = None if pending.bias is None else pending.bias.detach()
-        floats = self._reader.restored(name, tensors, pending.sizes)
-        if floats is None:
-            return StoredLinear(self._reader.weight(name, tensors, pending.sizes), bias)
-        self.left[name] = "linear", FLOATS_OF_8_BITS
-        return float_linear(floats, bias)
+        weight = self._reader.weight(pending.layer, tensors)
+        if isinstance(weight, IntegerWeight):
+            return StoredLinear(weight, bias)
+        self.loaded.left[pending.layer.name] = "linear", FLOATS_OF_8_BITS
+        return float_linear(weight, bias)
 
     def is_serializable(self) -> bool:
         return False

@@ -14,7 +14,7 @@ from transformers.core_model_loading import dot_natural_key
 from ...converters.quantized_experts import first_name, is_experts
 from ..weights.lazy_weight import LazyWeight, value_of
 from .file_names import Place
-from .format import FLOATS_OF_8_BITS, Format
+from .format import FLOATS_OF_8_BITS, Format, Layer
 from .integer_weight import IntegerWeight, side_by_side, stored_alike
 from .stored_experts import StoredExperts, floats_of_experts, stacked
 
@@ -95,9 +95,7 @@ class PendingExperts(nn.Module):
         sizes = rows, columns // len(parts)
 
         def weight(layer: str) -> _Weight:
-            tensors = tensors_of(layer)
-            floats = reader.restored(layer, tensors, sizes)
-            return reader.weight(layer, tensors, sizes) if floats is None else floats
+            return reader.weight(Layer(layer, layer, sizes), tensors_of(layer))
 
         return [[weight(layer) for layer in layers] for layers in every]
 

@@ -1,0 +1,179 @@
+"""Checkpoints of compressed-tensors: which group a layer belongs to, and what is left out.
+
+Their words and floats are made here, by the definition of each format.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.exporter import export_causal_lm
+from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
+
+from .conftest import tiny_model
+from .test_causal_lm import PROVIDERS
+from .test_integer_checkpoints import (
+    GROUP,
+    Quantised,
+    as_int8_tensors,
+    as_packed_tensors,
+    projections,
+    save,
+    tensor,
+    tensors_config,
+)
+from .test_quantized import errors, halved_errors, rms
+
+INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}
+INT8 = {"num_bits": 8, "type": "int", "strategy": "channel"}
+FLOAT8 = {"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}
+
+
+def checkpoint(path, bits_of=lambda name: 4, pack=as_packed_tensors, kind="llama", **config):
+    """Save a tiny model whose layers have integers of so many bits; return it in floats."""
+    rng, model, stored = np.random.default_rng(3), tiny_model(kind), {}
+    for name, layer in projections(model).items():
+        whole = pack is as_int8_tensors
+        group = layer.in_features if whole else GROUP
+        w = Quantised(*layer.weight.shape, bits_of(name), rng, group=group, symmetric=whole)
+        stored |= {f"{name}.{key}": value for key, value in pack(w).items()}
+        with torch.no_grad():
+            layer.weight.copy_(w.weight)
+    return save(path, model, stored, {**tensors_config("pack-quantized", num_bits=4), **config})
+
+
+def group(weights=INT4, targets=("Linear",), **others):
+    return {"targets": list(targets), "weights": weights, **others}
+
+
+def assert_weights_are(loaded, model):
+    for name, layer in projections(model).items():
+        actual = loaded.model.get_submodule(name)
+        assert isinstance(actual, StoredLinear)
+        assert torch.equal(actual.weight, layer.weight)
+
+
+def test_rounding_of_the_cache_is_reported(tmp_path):
+    checkpoint(tmp_path / "source", kv_cache_scheme=FLOAT8)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    (warning,) = [line for line in report.warnings if "kv_cache_scheme" in line]
+    assert warning == (
+        "the checkpoint's kv_cache_scheme of float8 is left out: keys and values are cached as "
+        "float16; cache_dtype='int8' rounds them to int8"
+    )
+    report = export_causal_lm(
+        tmp_path / "source", tmp_path / "out", cache="static", cache_dtype="int8", **options
+    )
+    assert not any("kv_cache_scheme" in line for line in report.warnings)
+
+
+def test_rounding_of_outputs_is_reported(tmp_path):
+    model = checkpoint(tmp_path, config_groups={"a": group(output_activations=FLOAT8)})
+    loaded = load_checkpoint(tmp_path)
+    assert_weights_are(loaded, model)
+    assert loaded.warnings == [
+        "rounding outputs to float8 (output_activations): left out for 14 layers, such as "
+        "model.layers.0.self_attn.q_proj"
+    ]
+
+
+def test_groups_of_other_modules_are_reported(tmp_path):
+    """As llm-compressor has one for attention, also by an expression that names layers, too."""
+    attention = {"targets": ["re:.*self_attn", "LlamaAttention"], "input_activations": FLOAT8}
+    model = checkpoint(tmp_path, config_groups={"a": attention, "b": group()})
+    loaded = load_checkpoint(tmp_path)
+    assert_weights_are(loaded, model)
+    assert loaded.warnings == [
+        "config_groups.a of config.json rounds activations of re:.*self_attn, LlamaAttention, but "
+        "no weights: it is left out"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("targets", "others"),
+    [
+        (["re:.*mlp"], ["Linear"]),
+        (["re:.*mlp"], ["Module"]),  # which torch's layers are, too
+        (["re:.*mlp"], ["re:.*self_attn", "re:.*zzz"]),
+        ([f"model.layers.{i}.mlp.{n}_proj" for i in (0, 1) for n in ("up", "gate", "down")],
+         ["re:.*proj"]),
+        (["re:.*m[l]p.*"], ["re:model.*"]),  # of two expressions the first in alphabetical order
+    ],
+)  # fmt: skip
+def test_targets_are_names_expressions_and_classes(tmp_path, targets, others):
+    groups = {"a": group(targets=others), "b": group({**INT4, "num_bits": 8}, targets)}
+    model = checkpoint(tmp_path, lambda name: 8 if "mlp" in name else 4, config_groups=groups)
+    assert_weights_are(load_checkpoint(tmp_path), model)
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ({"a": group(targets=["Conv2d", "re:.*mlp"])},
+         r"q_proj: expected a group in config_groups whose targets name the layer or its class, "
+         r"Linear, got Conv2d, re:\.\*mlp$"),
+        ({"W4A16": ["Linear"]}, r"expected config_groups.W4A16 with targets, got \['Linear'\]"),
+        ({"a": group({**INT4, "num_bits": 12})}, r"expected integers of 1 to 8 bits, got int12"),
+    ],
+)  # fmt: skip
+def test_groups_that_do_not_fit_are_refused(tmp_path, groups, message):
+    checkpoint(tmp_path, config_groups=groups)
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(tmp_path)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 6, 7, 8])
+def test_integers_of_any_size(tmp_path, bits):
+    groups = {"a": group({**INT4, "num_bits": bits})}
+    model = checkpoint(tmp_path, lambda _: bits, config_groups=groups)
+    assert_weights_are(load_checkpoint(tmp_path), model)
+
+
+def test_words_of_whole_integers(tmp_path):
+    """As before streams of bits: a word has ten integers of 3 bits, and two bits of none."""
+
+    def words(values):
+        rows, columns = values.shape
+        packed = np.zeros((rows, -(-columns // 10)), np.uint32)
+        for column in range(columns):
+            packed[:, column // 10] |= values[:, column].astype(np.uint32) << (column % 10 * 3)
+        return tensor(packed.view(np.int32))
+
+    def pack(w):
+        others = {"weight_packed": words(w.q), "weight_zero_point": words(w.zero.T).t()}
+        return {**as_packed_tensors(w), **{k: v.contiguous() for k, v in others.items()}}
+
+    groups = {"a": group({**INT4, "num_bits": 3})}
+    model = checkpoint(tmp_path, lambda _: 3, pack, config_groups=groups)
+    assert_weights_are(load_checkpoint(tmp_path), model)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "what"),
+    [
+        ({**INT8, "symmetric": False, "dynamic": True, "strategy": "token"},
+         "asymmetric int8 with a scale for each token"),
+        ({**INT8, "dynamic": True, "strategy": "tensor"}, "int8 with a scale for each tensor"),
+        ({**FLOAT8, "dynamic": True, "strategy": "token"}, "float8 with a scale for each token"),
+        ({"num_bits": 4, "dynamic": True}, "int4"),
+    ],
+)  # fmt: skip
+def test_activations_that_no_operator_rounds_stay_floats(tmp_path, inputs, what):
+    model = checkpoint(
+        tmp_path / "source", lambda _: 8, as_int8_tensors, format="int-quantized",
+        config_groups={"a": group(INT8, input_activations=inputs)},
+    )  # fmt: skip
+    assert_weights_are(load_checkpoint(tmp_path / "source"), model)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    assert report.integers == {"int8": 8} and report.gaps == []
+    assert report.warnings[0] == (
+        f"rounding inputs to {what}: left out for 14 layers, such as "
+        f"model.layers.0.self_attn.q_proj"
+    )
+    # Only float16 rounds, as it does in transformers.
+    assert rms(errors(model, tmp_path / "out", PROVIDERS[0])) <= 2 * rms(halved_errors(model))
