@@ -23,7 +23,7 @@ class Gptq(Format):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
-        layout = config.get("checkpoint_format", "gptq")
+        layout = config.get("checkpoint_format") or config.get("format") or "gptq"
         if layout not in ("gptq", "gptq_v2"):
             raise ValueError(f"expected checkpoint_format gptq or gptq_v2, got {layout!r}")
         # The first version of the layout stores zero points less one.
@@ -43,15 +43,24 @@ class Gptq(Format):
         size = group_size(rows, groups, first or self.config.get("group_size"))
         middle = 2 ** (bits - 1)
         values = unpacked(words, bits, rows) - middle
-        zeros = unpacked(taken(tensors, "qzeros").t().contiguous(), bits, columns).t()
+        zeros = self._zeros(taken(tensors, "qzeros"), bits, columns)
         check_shape("qzeros", zeros, groups, columns)
-        zeros = (zeros + self._missing) & (2**bits - 1)
         order = _order(of_row, rows, groups, size)
         if order is not None:
             values = values[order]
         return IntegerWeight.packed(
             values.to(torch.int8), bits, scale, (middle - zeros).float(), size, order
         )
+
+    def _zeros(self, words: torch.Tensor, bits: int, columns: int) -> torch.Tensor:
+        """Return the zero points [groups, columns]."""
+        missing = self._missing
+        if missing and 32 % bits == 0:
+            # GPTQModel takes one from all in a word at once: a zero point of 0 borrows from the
+            # next one, and has it back when ones are added to the word, which may wrap.
+            words, missing = words + sum(1 << at for at in range(0, 32, bits)), 0
+        zeros = unpacked(words.t().contiguous(), bits, columns).t()
+        return (zeros + missing) & (2**bits - 1)
 
 
 def _order(of_row: torch.Tensor | None, rows: int, groups: int, size: int) -> torch.Tensor | None:

@@ -112,7 +112,12 @@ class _Pending(nn.Module):
         super().__init__()
         classes = tuple(kind.__name__ for kind in type(layer).__mro__)
         self.layer = Layer(name, stored_name, sizes_of(layer), classes)
-        self.register_parameter("bias", layer.bias)
+        bias = layer.bias
+        if bias is None and "bias" in tensors:
+            # GPTQ's tools give one to every layer, mostly of zeros.
+            bias = nn.Parameter(torch.empty(self.layer.sizes[1], device="meta"))
+        self.has_bias = layer.bias is not None
+        self.register_parameter("bias", bias)
         self.names = [name for name in tensors if name != "bias"]
         for name in self.names:
             shape, dtype = tensors[name]
@@ -192,6 +197,8 @@ class _Quantizer(HfQuantizer):
     def _layer(self, pending: _Pending, tensors: Mapping[str, torch.Tensor]) -> nn.Module:
         """Return the layer that computes with the tensors of the file."""
         bias = None if pending.bias is None else pending.bias.detach()
+        if bias is not None and not pending.has_bias and not bias.any():
+            bias = None
         weight = self._reader.weight(pending.layer, tensors)
         if isinstance(weight, IntegerWeight):
             return StoredLinear(weight, bias)

@@ -95,7 +95,10 @@ class PendingExperts(nn.Module):
         sizes = rows, columns // len(parts)
 
         def weight(layer: str) -> _Weight:
-            return reader.weight(Layer(layer, layer, sizes), tensors_of(layer))
+            tensors = tensors_of(layer)
+            if "bias" in tensors and tensors["bias"].any():
+                raise ValueError(f"{layer}: expected experts without bias, got one that is not 0")
+            return reader.weight(Layer(layer, layer, sizes), tensors)
 
         return [[weight(layer) for layer in layers] for layers in every]
 
