@@ -31,7 +31,15 @@ from .quiet_transformers import quiet_transformers
 from .weights.gguf_file import mapped_gguf
 from .weights.lazy_weight import give_back_memory, stored_dtype
 from .weights.parameters import as_lazy, not_finite, replace_parameters
-from .weights.safetensors_file import DTYPES, Entry, check_files, mapped_files
+from .weights.safetensors_file import (
+    DTYPES,
+    INDEX,
+    SINGLE,
+    Entry,
+    check_files,
+    mapped_files,
+    weights_name,
+)
 
 _GGUF_MAGIC = b"GGUF"
 _GGUF_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # as llama.cpp splits files
@@ -167,8 +175,9 @@ def _speech_models() -> set[str]:
 
 
 def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Checkpoint:
-    if not any(file.is_file() for file in path.glob("*.safetensors")):
-        raise ExportError(f"{path} holds no *.safetensors file: convert the weights to safetensors")
+    name, changes = weights_name(path), dict[str, Any]()
+    if name not in (SINGLE, INDEX):
+        changes["transformers_weights"] = name
     config = _config(path)
     _check_sizes(path, config)
     _check_quantization(path, config)
@@ -176,11 +185,10 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     entries = check_files(path)
     _check_layers(path, config, len(entries))
     if _quantization_config(config) is None and (old := old_quantization(path, entries)):
-        config = {**config, "quantization_config": old}
-        options["quantization"] = old
-    method, skipped = _quantization(config)
+        changes["quantization_config"] = old
+    method, skipped = _quantization({**config, **changes})
     with loaded_as_integers(method) if method else mapped_files() as loaded:
-        model = _load_model(path, str(path), loader, **options)
+        model = _load_model(path, str(path), loader, changes, **options)
     if method is None:
         _check_stored(model, str(path), entries)
     warnings = []
@@ -350,24 +358,24 @@ def _load_model(
     directory: Path,
     source: str,
     loader: str = _CAUSAL_LM,
+    changes: Mapping[str, Any] | None = None,
     *,
     optional_pooler: bool = False,
-    quantization: dict[str, Any] | None = None,
     **options: Any,
 ) -> Any:
     """Load a model by a class of transformers, ``optional_pooler`` also without its pooler.
 
-    ``quantization``: a ``quantization_config`` that config.json does not have.
+    ``changes``: values that config.json does not have.
     """
     import transformers
 
     try:
         with quiet_transformers(), _no_other_shapes(source):
-            if quantization is not None:
+            if changes:
                 options["config"] = transformers.AutoConfig.from_pretrained(
                     directory, local_files_only=True, trust_remote_code=False
                 )
-                options["config"].quantization_config = quantization
+                options["config"].update(changes)
             loaded: Any = getattr(transformers, loader).from_pretrained(
                 directory,
                 dtype=torch.float32,

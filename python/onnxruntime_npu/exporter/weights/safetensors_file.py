@@ -18,7 +18,7 @@ from .lazy_weight import LazyWeight
 
 _LENGTH_BYTES = 8
 _LONGEST_HEADER = 100_000_000  # the format's own limit
-INDEX = "model.safetensors.index.json"
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 DTYPES = {
     "BOOL": torch.bool,
@@ -104,16 +104,35 @@ def _check(path: Path, name: str, entry: Entry, data: int, size: int) -> None:
         )
 
 
+def weights_name(folder: Path) -> str:
+    """Return the name of the file with a model's weights, or of the index of its files.
+
+    Older tools gave them other names, as AutoGPTQ's ``gptq_model-4bit-128g.safetensors``. Raises
+    ExportError if several files could be meant, or none.
+    """
+    for name in (SINGLE, INDEX):
+        if (folder / name).is_file():
+            return name
+    for pattern in (f"*{INDEX.removeprefix('model')}", "*.safetensors"):
+        found = sorted(file.name for file in folder.glob(pattern) if file.is_file())
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ExportError(
+                f"expected {SINGLE}, {INDEX} or one such file of another name in {folder}, got "
+                f"{', '.join(found[:4])}: name the file of the model's weights {SINGLE}"
+            )
+    raise ExportError(f"{folder} holds no *.safetensors file: convert the weights to safetensors")
+
+
 def check_files(folder: Path) -> dict[str, Entry]:
     """Check the headers of a model's files, and its index; return the tensors of all.
 
     Raises ExportError that names the file which is damaged, cut short, missing or elsewhere.
     """
-    single = folder / "model.safetensors"
-    if single.is_file() or not (folder / INDEX).is_file():
-        files = [single] if single.is_file() else sorted(folder.glob("*.safetensors"))
-        return {name: entry for file in files for name, entry in read_header(file).items()}
-    index = folder / INDEX
+    index = folder / weights_name(folder)
+    if index.suffix != ".json":
+        return read_header(index)
     try:
         places = json.loads(index.read_text())["weight_map"]
         wrong = [p for p in places.values() if not isinstance(p, str) or Path(p).name != p]
@@ -124,11 +143,11 @@ def check_files(folder: Path) -> dict[str, Entry]:
     found: dict[str, dict[str, Entry]] = {}
     for place in sorted(set(places.values())):
         if not (folder / place).is_file():
-            raise ExportError(f"{folder} lacks {place}, which {INDEX} names")
+            raise ExportError(f"{folder} lacks {place}, which {index.name} names")
         found[place] = read_header(folder / place)
     for name, place in places.items():
         if name not in found[place]:
-            raise ExportError(f"{folder / place} lacks {name}, which {INDEX} places there")
+            raise ExportError(f"{folder / place} lacks {name}, which {index.name} places there")
     return {name: entry for entries in found.values() for name, entry in entries.items()}
 
 
