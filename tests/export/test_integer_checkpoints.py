@@ -699,7 +699,7 @@ LAYER = "model.layers.0.self_attn.q_proj"
         ),
         (
             lambda t: t.update({f"{LAYER}.qweight": t[f"{LAYER}.qweight"][:7]}),
-            rf"{LAYER}: expected qweight with 2, 3, 4 or 8 bits for 64 integers, got 7 words",
+            rf"{LAYER}: expected qweight with 2 to 8 bits for 64 integers, got 7 words",
         ),
         (
             lambda t: t.update({f"{LAYER}.qzeros": t[f"{LAYER}.qzeros"][:3]}),
@@ -734,7 +734,11 @@ ROTATED = {"targets": ["re:.*down_proj$"], "location": "input"}
     ("name", "change", "message"),
     [
         ("gptq", {"checkpoint_format": "marlin"}, r"expected checkpoint_format gptq or gptq_v2"),
-        ("awq", {"version": "gemv"}, r"expected the AWQ version gemm, got 'gemv'"),
+        (
+            "awq",
+            {"version": "gemv_fast"},
+            r"expected the AWQ version gemm or gemv, got 'gemv_fast': quantise the model",
+        ),
         ("pack-quantized", {"config_groups": {}}, r"expected a group in config_groups"),
         (
             "pack-quantized",

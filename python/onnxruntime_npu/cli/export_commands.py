@@ -50,8 +50,8 @@ def _add_export(commands: Commands) -> None:
         export,
         "--quant",
         _QUANTS,
-        "bits of weights and activations; keep: the integers of a GPTQ, AWQ, compressed-tensors or "
-        "GGUF checkpoint as they are",
+        "bits of weights and activations; keep: the integers of a GPTQ, AWQ, auto-round, "
+        "compressed-tensors or GGUF checkpoint as they are",
     )
     export.add_argument(
         "--calibration",

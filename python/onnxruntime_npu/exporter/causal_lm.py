@@ -87,11 +87,11 @@ def export_causal_lm(
             one, or a loaded transformers model (which is left unchanged).
         out_dir: directory to write to; created if it does not exist.
         dtype: float32, float16 or bfloat16, of weights, activations and cache.
-        quant: none; keep, the integers of a quantised checkpoint (GPTQ, AWQ, compressed-tensors,
-            GGUF) as they are; or a scheme of ``onnxruntime_npu.converters.quantize_weights``:
-            w8a16, w4a16, w4a8, w8a8 or w8a8_dynamic, of projections and experts; the head stays as
-            it is unless ``quant_head``. Weights that are multiplied as floats need float16 or
-            bfloat16.
+        quant: none; keep, the integers of a quantised checkpoint (GPTQ, AWQ, auto-round,
+            compressed-tensors, GGUF) as they are; or a scheme of
+            ``onnxruntime_npu.converters.quantize_weights``: w8a16, w4a16, w4a8, w8a8 or
+            w8a8_dynamic, of projections and experts; the head stays as it is unless ``quant_head``.
+            Weights that are multiplied as floats need float16 or bfloat16.
         cache: dynamic (past in, grown present out; the interface of onnxruntime-genai's generator);
             static (a preallocated buffer, updated in place when bound as input and output); or
             paged (blocks and a table of those of each sequence, also updated in place; the

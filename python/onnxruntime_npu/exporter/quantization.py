@@ -247,7 +247,7 @@ def keep_integers(
         why = next((f": {reason}" for _, reason in left.values()), "")
         raise ArgumentError(
             f"expected quant='keep' with a checkpoint whose linear layers are stored as integers "
-            f"(GPTQ, AWQ, compressed-tensors, GGUF), got floats{why}"
+            f"(GPTQ, AWQ, auto-round, compressed-tensors, GGUF), got floats{why}"
         )
     for name, (role, reason) in left.items():
         findings.keep(name, role, f"not integers: {reason}")

@@ -1,1 +1,1 @@
-"""Checkpoints whose weights are integers: GPTQ, AWQ, compressed-tensors, GGUF."""
+"""Checkpoints whose weights are integers: GPTQ, AWQ, auto-round, compressed-tensors, GGUF."""

@@ -37,6 +37,7 @@ class Format(ABC):
     """One ``quant_method`` of config.json: how a linear layer's tensors make up its weight."""
 
     method: ClassVar[str]
+    aliases: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take ``quantization_config`` of config.json; ValueError for what is not supported."""
@@ -129,9 +130,7 @@ def check_shape(name: str, tensor: torch.Tensor, *shape: int) -> None:
 
 def bits_of(name: str, words: int, size: int) -> int:
     """Return how many bits each of ``size`` integers has in so many words of 32 bits."""
-    for bits in (2, 3, 4, 8):
+    for bits in range(2, 9):
         if size > 0 and -(-size * bits // 32) == words:
             return bits
-    raise ValueError(
-        f"expected {name} with 2, 3, 4 or 8 bits for {size} integers, got {words} words"
-    )
+    raise ValueError(f"expected {name} with 2 to 8 bits for {size} integers, got {words} words")

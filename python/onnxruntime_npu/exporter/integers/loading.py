@@ -32,7 +32,8 @@ from .stored_linear import StoredLinear, float_linear
 
 def formats() -> dict[str, type[Format]]:
     """Return the formats of this folder's files by their ``quant_method``."""
-    return {each.method: each for each in subclasses_in(__package__, Format)}
+    classes = subclasses_in(__package__, Format)
+    return {name: each for each in classes for name in (each.method, *each.aliases)}
 
 
 @dataclass
@@ -77,8 +78,10 @@ def loaded_as_integers(method: str) -> Iterator[Loaded]:
 def is_left_out(config: dict[str, Any]) -> bool:
     """Return whether transformers loads a model as if this ``quantization_config`` were not there.
 
-    So it does with methods that it does not know.
+    So it does with methods that it does not know; those of this folder's files it gets to know.
     """
+    if config.get("quant_method") in formats():
+        return False
     try:
         with quiet_transformers():
             return not auto.AutoHfQuantizer.supports_quant_method(config)
