@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import gguf
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import nn
 
@@ -27,6 +28,8 @@ from .stored_linear import StoredLinear
 _ROWS = 256  # that are compared or decoded at a time
 # Both sides restore the same blocks in float32, perhaps in another order of operations.
 _TOLERANCE = 1e-5
+# Between zero and the middle of a group, of which 16 at most are on either side of the middle.
+_MOST_STEPS = 2**15
 
 
 class _Place(NamedTuple):
@@ -208,14 +211,16 @@ def _weight(parts: Sequence[_Rows], experts: int = 0) -> IntegerWeight:
 
 
 def _integers(tensor: gguf.ReaderTensor, rows: torch.Tensor) -> IntegerWeight:
-    """Return the integers [in, out] of the given rows."""
-    data = rows_of(tensor)
-    parts = [
-        _parts(blocks_of(tensor.tensor_type, data[some.numpy()])) for some in rows.split(_ROWS)
-    ]
+    return integers_of(tensor.tensor_type, rows_of(tensor), rows)
+
+
+def integers_of(
+    kind: gguf.GGMLQuantizationType, data: npt.NDArray[np.uint8], rows: torch.Tensor
+) -> IntegerWeight:
+    """Return the integers [in, out] of the given rows of blocks, data [rows, bytes]."""
+    parts = [_parts(blocks_of(kind, data[some.numpy()])) for some in rows.split(_ROWS)]
     values, d, offset = (torch.cat(part).t() for part in zip(*parts, strict=True))
-    bits, group = bits_of(tensor.tensor_type), values.shape[0] // d.shape[0]
-    return IntegerWeight.packed(values, bits, d, offset, group)
+    return IntegerWeight.packed(values, bits_of(kind), d, offset, values.shape[0] // d.shape[0])
 
 
 def _parts(blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -224,8 +229,9 @@ def _parts(blocks: Blocks) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     offset = torch.zeros_like(d)
     if blocks.m is not None:
         m = torch.from_numpy(blocks.m)
-        # A group of one value has no step: it becomes one times that value.
-        constant = (d == 0) & (m != 0)
+        # A group of nearly one value has no step, or one so small that float16 cannot have the
+        # offset in steps: it becomes one times the middle, from which float16 cannot tell others.
+        constant = m.abs() > d.abs() * _MOST_STEPS
         q = torch.where(constant[..., None], 1, q)
         d = torch.where(constant, m, d)
         offset = torch.where(constant | (d == 0), 0.0, m / torch.where(d == 0, 1.0, d))

@@ -32,7 +32,8 @@ def floats_of(tensor: gguf.ReaderTensor) -> npt.NDArray[np.float32]:
     step = max(1, _ROWS_ELEMENTS // max(shape[-1], 1))
     for begin in range(0, len(rows), step):
         part = slice(begin, begin + step)
-        rows[part] = gguf.dequantize(read[part], tensor.tensor_type)
+        with np.errstate(all="ignore"):  # values that are not finite are refused later
+            rows[part] = gguf.dequantize(read[part], tensor.tensor_type)
     release(tensor)
     return values
 
