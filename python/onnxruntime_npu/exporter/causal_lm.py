@@ -111,7 +111,8 @@ def export_causal_lm(
         inner_precise: 1: projections of w8a16, w4a16 and keep round activations to int8, with a
             scale for each group of a row, and multiply integers, which is faster; 0: floats.
         quant_head: with any ``quant`` but none, round the head to int8, with a scale for each
-            output; an embedding that it shared its weight with stays. On one rank.
+            output, unless keep finds its integers in the checkpoint; an embedding that it shared
+            its weight with stays. On one rank.
         adapters: directories of LoRA adapters that peft has saved, to merge into float weights
             before anything else is done.
         switched_adapters: directories of LoRA adapters by names, of which each run may choose one:
@@ -197,6 +198,7 @@ def export_causal_lm(
     interface.decoder.convert(DTYPES[dtype])
     options: dict[str, Any] = {"inner_precise": inner_precise, "quant_head": quant_head}
     if quant == KEEP:
+        options |= {"head": checkpoint.model.get_output_embeddings(), "ranks": division.ranks}
         report.integers = keep_integers(interface, checkpoint.left, findings, **options)
     elif quant == NONE:
         if restore_floats(interface) and checkpoint.quantization:

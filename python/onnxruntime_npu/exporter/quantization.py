@@ -228,14 +228,18 @@ def keep_integers(
     left: Mapping[str, tuple[str, str]],
     findings: Findings,
     *,
+    head: Any = None,
+    ranks: int = 1,
     inner_precise: int = 0,
     quant_head: bool = False,
 ) -> dict[str, int]:
     """Multiply the integers of a checkpoint by fused operators, in place.
 
-    ``left``: role of each module of the checkpoint that has no integers, and why. Returns how many
-    projections have integers, by their layout; those of all experts are one. Raises ArgumentError
-    for a checkpoint without any, and for a dtype that the operators do not take.
+    ``left``: role of each module of the checkpoint that has no integers, and why. ``head``: that of
+    the checkpoint; of integers it needs no ``quant_head``, and is listed if it becomes floats.
+    Returns how many projections have integers, by their layout; those of all experts are one.
+    Raises ArgumentError for a checkpoint without any, and for a dtype that the operators do not
+    take.
     """
     layers = {n: m for n, m in interface.named_modules() if isinstance(m, StoredLinear)}
     experts = {
@@ -274,10 +278,43 @@ def keep_integers(
         else:
             layouts.update((stored.up.layout, stored.down.layout))
     restore_floats(interface)
-    if quant_head:
+    kept_head = False
+    if isinstance(head, StoredLinear):
+        # A model that is exported by its own forward pass has it among its layers.
+        kept_head = any(module.stored is head.stored for module in layers.values())
+        if not kept_head and _keep_head(interface, head, ranks, findings, inner_precise):
+            kept_head = True
+            layouts[head.stored.layout] += 1
+    if quant_head and not kept_head:
         _quantize_head(interface, KEEP, inner_precise, findings)
     _record_operators(interface, findings)
     return dict(layouts)
+
+
+def _keep_head(
+    interface: Interface, head: StoredLinear, ranks: int, findings: Findings, inner_precise: int
+) -> bool:
+    """Multiply the integers of a rebuilt model's head, in place; return whether it has them now.
+
+    It is listed if it stays as it is, floats.
+    """
+    dtype = interface.decoder.dtype
+
+    def kept(floats: nn.Linear) -> nn.Module:
+        if ranks > 1:
+            raise ValueError("every rank has the whole head in floats")
+        if head.stored.activation == FLOAT and dtype == torch.float32:
+            raise ValueError(f"weights of {head.stored.layout} need float16 or bfloat16")
+        if head.bias is not None or not torch.equal(floats.weight, head.weight.to(dtype)):
+            raise ValueError("the model changes its weights")
+        return head.as_operator(dtype, inner_precise)
+
+    try:
+        interface.decoder.replace_head(kept)
+    except ValueError as error:
+        findings.keep("", "head", f"taken as floats: {error}")
+        return False
+    return True
 
 
 def _record_operators(

@@ -96,10 +96,10 @@ def _weights(
     sources: dict[str, list[gguf.ReaderTensor]] = {}
     sizes: dict[str, torch.Size] = {}
     for tensor in tensors:
-        gguf.dequantize(rows_of(tensor)[:1], tensor.tensor_type)  # or raise: its type has no floats
         # What becomes of a tensor does not depend on its values.
         values = np.broadcast_to(np.int8(0), shape_of(tensor))
         with np.errstate(all="ignore"):
+            gguf.dequantize(rows_of(tensor)[:1], tensor.tensor_type)  # or raise: it has no floats
             made = _processed(processor, names, tensor, values)
         for name, weight in made.items():
             sources.setdefault(name, []).append(tensor)
