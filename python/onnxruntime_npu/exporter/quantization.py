@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -23,7 +23,7 @@ from .weights.lazy_weight import give_back_memory
 NONE = "none"
 KEEP = "keep"
 # Integers of 4 bits are packed in words of eight, along the inputs or the outputs.
-_IN_WORD = 8
+_IN_WORD, _WORD_BITS = 8, 4
 # Input features that share a scale: few, as in the int4 formats of other runtimes, since weights of
 # small models lose much by more; products of integers would have to scale more partial sums.
 _GROUP, _INTEGER_GROUP = 32, 128
@@ -163,7 +163,8 @@ def quantize(
     states = bool(interface.decoder.states)
     shared: list[tuple[str, ...]] = []
     if states or SCHEMES[scheme].activation != FLOAT:
-        shared = _called(interface)
+        linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
+        shared = _called(interface, linear)
     called = {name for names in shared for name in names} if states else None
     skip = _skipped(interface, scheme, findings, called)
     try:
@@ -251,15 +252,16 @@ def keep_integers(
         why = next((f": {reason}" for _, reason in left.values()), "")
         raise ArgumentError(
             f"expected quant='keep' with a checkpoint whose linear layers are stored as integers "
-            f"(GPTQ, AWQ, auto-round, compressed-tensors, GGUF), got floats{why}"
+            f"(GPTQ, AWQ, auto-round, BitNet, compressed-tensors, GGUF), got floats{why}"
         )
     for name, (role, reason) in left.items():
         findings.keep(name, role, f"not integers: {reason}")
     dtype = interface.decoder.dtype
+    shared = _rounded_alike(interface, layers)
     layouts: Counter[str] = Counter()
     for name, module in layers.items():
-        floats = module.stored.activation == FLOAT
-        if floats and dtype not in (torch.float16, torch.bfloat16):
+        halves = module.stored.activation == FLOAT or module.stored.bits == _WORD_BITS
+        if halves and dtype not in (torch.float16, torch.bfloat16):
             raise ArgumentError(
                 f"expected dtype float16 or bfloat16 with quant='keep' and weights of "
                 f"{module.stored.layout}, got {dtype}"
@@ -287,7 +289,7 @@ def keep_integers(
             layouts[head.stored.layout] += 1
     if quant_head and not kept_head:
         _quantize_head(interface, KEEP, inner_precise, findings)
-    _record_operators(interface, findings)
+    _record_operators(interface, findings, shared)
     return dict(layouts)
 
 
@@ -333,13 +335,27 @@ def _record_operators(
             findings.quantized(op, count)
 
 
-def _called(interface: Interface) -> list[tuple[str, ...]]:
-    """Return the names of the linear layers that a run calls, together if they share an input."""
+def _called(interface: Interface, layers: Mapping[str, nn.Module]) -> list[tuple[str, ...]]:
+    """Return the names of the layers that a run calls, together if they share an input."""
     from ..converters.calibration import layers_by_input
 
-    linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
     probe = interface.prompt(torch.zeros(1, 2, dtype=torch.int64))
-    return layers_by_input(interface, linear, [probe])
+    return layers_by_input(interface, layers, [probe])
+
+
+def _rounded_alike(
+    interface: Interface, layers: Mapping[str, StoredLinear]
+) -> list[tuple[str, ...]]:
+    """Return the names of layers of integer activations, together if they share rounded ones."""
+    rounding = {name: layer for name, layer in layers.items() if layer.stored.activation != FLOAT}
+    if not rounding:
+        return []
+    alike: dict[Any, list[str]] = defaultdict(list)
+    for place, names in enumerate(_called(interface, rounding)):
+        for name in names:
+            step = rounding[name].stored.input_scale
+            alike[place, None if step is None else float(step)].append(name)
+    return [tuple(names) for names in alike.values()]
 
 
 def _skipped(

@@ -1,1 +1,1 @@
-"""Checkpoints whose weights are integers: GPTQ, AWQ, auto-round, compressed-tensors, GGUF."""
+"""Checkpoints of integers: GPTQ, AWQ, auto-round, BitNet, compressed-tensors, GGUF."""
