@@ -2,8 +2,8 @@
 
 Formats ``pack-quantized`` (``weight_packed`` int32 [out, in * bits / 32]), ``int-quantized`` and
 ``naive-quantized`` (``weight`` int8 [out, in]); ``weight_scale`` [out, groups], [out, 1] or [1].
-Format ``float-quantized`` (``weight`` float8 [out, in]) is restored as floats, also with a scale
-for each block of outputs and inputs.
+Formats ``float-quantized``, ``mxfp8-quantized``, ``mxfp4-pack-quantized`` and
+``nvfp4-pack-quantized`` are restored as floats.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
-from ..weights.lazy_weight import LazyWeight
 from .bits import unpacked_whole
 from .format import Format, Layer, check_shape, group_size, taken
 from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
+from .scaled_floats import scaled_floats
 
 _EXPRESSION = "re:"
 _IN_WEIGHTS = ("weight_input", "weight_output")
@@ -39,46 +39,34 @@ class CompressedTensors(Format):
             )
 
     def stores(self, tensors: Mapping[str, str]) -> bool:
-        """Return whether a layer has integers, or floats of 8 bits."""
+        """Return whether a layer has integers, or floats of few bits."""
         return "weight_packed" in tensors or tensors.get("weight") in ("I8", _FLOAT8)
 
     def restored(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> torch.Tensor | None:
-        """Return ``W[o, i] = w[o, i] * scale[o, i]`` of floats of 8 bits, computed when used."""
-        weight = tensors.get("weight")
-        if weight is None or weight.dtype != torch.float8_e4m3fn:
+        """Return ``W[o, i] = w[o, i] * scale[o, i]`` of few bits, computed when it is used."""
+        described = self._scheme(layer)["weights"]
+        if described.get("type") != "float":
             return None
-        rows, columns = layer.sizes
-        check_shape("weight", weight, columns, rows)
-        described = self._scheme(layer).get("weights") or {}
-        scale = taken(tensors, "weight_scale").float()
-        if described.get("strategy") == "block":
-            high, wide = described["block_structure"]
-        else:
-            scale = scale.reshape(1, 1) if scale.numel() == 1 else scale.reshape(columns, -1)
-            high = columns if scale.numel() == 1 else 1
-            wide = group_size(rows, scale.shape[1], described.get("group_size"))
-        check_shape("weight_scale", scale, -(-columns // high), -(-rows // wide))
-
-        def product() -> torch.Tensor:
-            spread = scale.repeat_interleave(wide, 1)[:, :rows].repeat_interleave(high, 0)
-            return weight.float() * spread[:columns]
-
-        return LazyWeight.computed(product, (columns, rows), torch.float32)
+        return scaled_floats(tensors, described, layer.sizes)
 
     def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer."""
         rows, columns = layer.sizes
         scheme = self._scheme(layer)
-        weights = scheme.get("weights") or {}
+        weights = scheme["weights"]
         bits = weights.get("num_bits", 8)
         if weights.get("type", "int") != "int" or bits not in range(1, 9):
-            raise ValueError(f"expected integers of 1 to 8 bits, got {_kind(weights)}")
+            raise ValueError(
+                f"expected integers of 1 to 8 bits, or floats of 4 or 8, got {_kind(weights)}"
+            )
         middle = 2 ** (bits - 1)
         if "weight_packed" in tensors:
             words = taken(tensors, "weight_packed")
             values = unpacked_whole(words.t().contiguous(), bits, rows) - middle
         else:
             values = taken(tensors, "weight").t()
+            if values.dtype != torch.int8:
+                raise ValueError(f"expected weight in int8, got {values.dtype}")
         check_shape("weight", values, rows, columns)
         scale = taken(tensors, "weight_scale")
         # A scale for all outputs, for each, or for each group of each.

@@ -12,7 +12,7 @@ import torch
 
 from .integer_weight import IntegerWeight
 
-FLOATS_OF_8_BITS = "the file has floats of 8 bits"
+FLOATS_OF_FEW_BITS = "the file has floats of 8 bits or fewer"
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Format(ABC):
     def __init__(self, config: Mapping[str, Any]) -> None:
         """Take ``quantization_config`` of config.json; ValueError for what is not supported."""
         self.config = config
-        self._left_out: dict[str, list[str]] = defaultdict(list)
+        self._left_out: dict[str, dict[str, None]] = defaultdict(dict)
 
     @property
     def cache(self) -> str | None:
@@ -51,12 +51,12 @@ class Format(ABC):
 
     def leave_out(self, what: str, layer: Layer) -> None:
         """Note that something is not done for a layer, for a line of the report."""
-        self._left_out[what].append(layer.name)
+        self._left_out[what][layer.name] = None
 
     def warnings(self) -> list[str]:
         """Return what was left out, a line each, once all layers are read."""
         return [
-            f"{what}: left out for {len(names)} layers, such as {names[0]}"
+            f"{what}: left out for {len(names)} layers, such as {next(iter(names))}"
             for what, names in self._left_out.items()
         ]
 

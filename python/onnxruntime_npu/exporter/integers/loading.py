@@ -24,7 +24,7 @@ from ...subclasses import subclasses_in
 from ..quiet_transformers import quiet_transformers
 from ..roles.linear import sizes_of
 from .file_names import FileNames
-from .format import FLOATS_OF_8_BITS, Format, Layer
+from .format import FLOATS_OF_FEW_BITS, Format, Layer
 from .integer_weight import IntegerWeight
 from .pending_experts import PendingExperts
 from .stored_linear import StoredLinear, float_linear
@@ -206,7 +206,7 @@ class _Quantizer(HfQuantizer):
         weight = self._reader.weight(pending.layer, tensors)
         if isinstance(weight, IntegerWeight):
             return StoredLinear(weight, bias)
-        self.loaded.left[pending.layer.name] = "linear", FLOATS_OF_8_BITS
+        self.loaded.left[pending.layer.name] = "linear", FLOATS_OF_FEW_BITS
         return float_linear(weight, bias)
 
     def is_serializable(self) -> bool:

@@ -14,7 +14,7 @@ from transformers.core_model_loading import dot_natural_key
 from ...converters.quantized_experts import first_name, is_experts
 from ..weights.lazy_weight import LazyWeight, value_of
 from .file_names import Place
-from .format import FLOATS_OF_8_BITS, Format, Layer
+from .format import FLOATS_OF_FEW_BITS, Format, Layer
 from .integer_weight import IntegerWeight, side_by_side, stored_alike
 from .stored_experts import StoredExperts, floats_of_experts, stacked
 
@@ -64,7 +64,7 @@ class PendingExperts(nn.Module):
             shape = experts.get_parameter(name).shape
             weights = self._weights(name, shape, reader, tensors_of)
             integers = _integers(weights)
-            why = FLOATS_OF_8_BITS if integers is None else why
+            why = FLOATS_OF_FEW_BITS if integers is None else why
             one = found[name] = None if integers is None else _as_one(integers)
             floats = partial(_floats, weights if one is None else one)
             lazy = LazyWeight.computed(floats, shape, torch.float32)
