@@ -9,7 +9,7 @@ import json
 
 import pytest
 import torch
-from onnxruntime_npu.errors import ArgumentError
+from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from safetensors.torch import load_file, save_file
@@ -86,3 +86,21 @@ def test_export_is_in_floats(tmp_path):
     report = export_causal_lm(tmp_path / "in", tmp_path / "out", check=False)
     assert report.gaps == [] and report.kept == []
     assert "quantization_config" not in (tmp_path / "out" / "config.json").read_text()
+
+
+@pytest.mark.parametrize("method", ["modelopt", "aqlm"])  # one that transformers does not know
+def test_other_methods_are_refused_by_name(tmp_path, method):
+    tiny_model("llama").save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    for name in [name for name in tensors if "_proj" in name]:
+        tensors[name] = torch.zeros(tensors[name].shape[0], 8, dtype=torch.uint8)
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    message = (
+        rf"\(config.json has quant_method '{method}': expected a checkpoint in floats, or of a"
+    )
+    with pytest.raises(ExportError, match=message) as caught:
+        load_checkpoint(tmp_path)
+    assert "\n" not in str(caught.value)

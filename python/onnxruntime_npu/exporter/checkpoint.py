@@ -22,8 +22,15 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..progress import progress
+from .integers.description import (
+    check_quantization,
+    forget_quantization,
+    quantization,
+    quantization_config,
+    unread,
+)
 from .integers.gguf_weights import restore_integers
-from .integers.loading import is_left_out, loaded_as_integers
+from .integers.loading import loaded_as_integers
 from .integers.old_config import old_quantization
 from .integers.stored_linear import restore_linear
 from .other_exports import other_export
@@ -53,8 +60,6 @@ _SIZES = {
     "num_key_value_heads": 1,
     "vocab_size": 1,
 }
-# Of config.json: where a model of several modalities has what a language model has at the top.
-_TEXT_PARTS = ("text_config", "decoder", "generator")
 _LARGEST = 2**31 - 1
 _LEAST_BYTES = 2  # of a float that means what it says
 _NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
@@ -154,7 +159,7 @@ def load_image_text(path: str | Path) -> Checkpoint:
 
 
 def _load_floats(path: Path, loader: str) -> Checkpoint:
-    method, _ = _quantization(_config(path))
+    method, _ = quantization(_config(path))
     if method is not None:
         raise ExportError(f"cannot export {path}: expected float weights, got integers of {method}")
     return _load_directory(path, loader)
@@ -180,15 +185,21 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
         changes["transformers_weights"] = name
     config = _config(path)
     _check_sizes(path, config)
-    _check_quantization(path, config)
+    check_quantization(path, config)
     _check_generation(path)
     entries = check_files(path)
     _check_layers(path, config, len(entries))
-    if _quantization_config(config) is None and (old := old_quantization(path, entries)):
+    if quantization_config(config) is None and (old := old_quantization(path, entries)):
         changes["quantization_config"] = old
-    method, skipped = _quantization({**config, **changes})
+    method, skipped = quantization({**config, **changes})
     with loaded_as_integers(method) if method else mapped_files() as loaded:
-        model = _load_model(path, str(path), loader, changes, **options)
+        try:
+            model = _load_model(path, str(path), loader, changes, **options)
+        except ExportError as failed:
+            hint = unread(skipped or method)
+            if not hint:
+                raise
+            raise ExportError(f"{failed} {hint}") from failed
     if method is None:
         _check_stored(model, str(path), entries)
     warnings = []
@@ -202,7 +213,7 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
             f"config.json has quant_method {method!r}, but all weights of the files are floats: "
             f"they are taken as they are"
         )
-    _forget_quantization(model)
+    forget_quantization(model)
     tokenizer, error = _load_tokenizer(path)
     if loaded is None:
         return Checkpoint(model, tokenizer, str(path), tokenizer_error=error, warnings=warnings)
@@ -248,16 +259,6 @@ def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
             )
 
 
-def _check_quantization(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse a description of quantisation that transformers takes for its own object."""
-    values = _quantization_config(config)
-    if values is not None and not isinstance(values, dict):
-        raise ExportError(
-            f"cannot load {path}: its config.json has a quantization_config of type "
-            f"{type(values).__name__}, expected an object of JSON"
-        )
-
-
 def _check_generation(path: Path) -> None:
     """Refuse damaged settings of generation, which transformers leaves out without a word."""
     file = path / "generation_config.json"
@@ -276,38 +277,13 @@ def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
             )
 
 
-def _quantization(config: Mapping[str, Any]) -> tuple[str | None, Any]:
-    """Return the ``quant_method`` of a configuration, and one that transformers leaves out."""
-    values = _quantization_config(config)
-    if not isinstance(values, dict):
-        return None, None
-    method = values.get("quant_method")
-    if is_left_out(values):
-        return None, method
-    return method if isinstance(method, str) else None, None
-
-
-def _quantization_config(config: Mapping[str, Any]) -> Any:
-    """Return what transformers goes by: that of the whole model, or else that of its text part."""
-    own = config.get("quantization_config")
-    parts = (config.get(name) for name in _TEXT_PARTS)
-    text: dict[str, Any] = next((part for part in parts if isinstance(part, dict)), {})
-    return own or text.get("quantization_config", own)
-
-
-def _forget_quantization(model: Any) -> None:
-    """Let the configuration, also where it is saved, say nothing of how the file was quantised."""
-    for config in (model.config, model.config.get_text_config(decoder=True)):
-        config.__dict__.pop("quantization_config", None)
-
-
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
     with _one_gguf_reader(), mapped_gguf():
         _check_gguf(path)
         model = _load_model(path.parent, str(path), gguf_file=path.name)
         tokenizer, error = _load_tokenizer(path.parent, gguf_file=path.name)
         left = restore_integers(model, path) if integers else {}
-    _forget_quantization(model)
+    forget_quantization(model)
     return Checkpoint(model, tokenizer, str(path), "gguf", left, error)
 
 
