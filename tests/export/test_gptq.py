@@ -123,6 +123,12 @@ def test_version_of_the_layout_may_be_called_format(tmp_path):
     assert_same_weights(load_checkpoint(tmp_path), model)
 
 
+def test_few_inputs_have_the_bits_of_the_description(tmp_path):
+    """Four integers are one word of any bits, as those of Mamba's dt_proj."""
+    model = checkpoint(tmp_path, "mamba", "gptq")
+    assert_same_weights(load_checkpoint(tmp_path), model)
+
+
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_zero_points_of_0_borrow_from_others(tmp_path, bits):
     """GPTQModel stores version 1 as words of version 2 less one for each zero point."""

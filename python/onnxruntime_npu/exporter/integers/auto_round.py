@@ -43,15 +43,15 @@ class AutoRound(Format):
         rotated = next((name for name in _ROTATIONS if config.get(name)), None)
         if rotated is not None:
             raise ValueError(f"expected auto-round's weights as they are, got {rotated}")
-        groups = {"group_size": config.get("group_size")}
+        sizes = {name: config.get(name) for name in ("bits", "group_size")}
         self._reader: Format
         if "awq" in packing:
-            self._reader = Awq(groups)
+            self._reader = Awq(sizes)
         else:
             # Only what is called GPTQ, but not GPTQModel, stores zero points less one.
             less_one = "gptq" in packing and "gptqmodel" not in packing
             layout = "gptq" if less_one else "gptq_v2"
-            self._reader = Gptq({**groups, "checkpoint_format": layout})
+            self._reader = Gptq({**sizes, "checkpoint_format": layout})
 
     def read(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         """Return the weight of a layer."""

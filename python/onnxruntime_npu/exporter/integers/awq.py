@@ -43,7 +43,7 @@ class Awq(Format):
     def _gemm(self, layer: Layer, tensors: Mapping[str, torch.Tensor]) -> IntegerWeight:
         rows, columns = layer.sizes
         words, scale = taken(tensors, "qweight"), taken(tensors, "scales")
-        bits = bits_of("qweight", words.shape[1], columns)
+        bits = bits_of("qweight", words.shape[1], columns, self.config.get("bits"))
         if bits not in range(4, 8):
             raise ValueError(f"expected AWQ weights of 4 to 7 bits, got {bits}")
         check_shape("qweight", words, rows, words.shape[1])

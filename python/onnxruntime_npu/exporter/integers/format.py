@@ -12,6 +12,7 @@ import torch
 
 from .integer_weight import IntegerWeight
 
+_BITS = range(2, 9)
 FLOATS_OF_FEW_BITS = "the file has floats of 8 bits or fewer"
 
 
@@ -128,9 +129,14 @@ def check_shape(name: str, tensor: torch.Tensor, *shape: int) -> None:
         raise ValueError(f"expected {name} of shape {list(shape)}, got {list(tensor.shape)}")
 
 
-def bits_of(name: str, words: int, size: int) -> int:
-    """Return how many bits each of ``size`` integers has in so many words of 32 bits."""
-    for bits in range(2, 9):
+def bits_of(name: str, words: int, size: int, declared: Any) -> int:
+    """Return how many bits each of ``size`` integers has in so many words of 32 bits.
+
+    ``declared``: those that the checkpoint gives, which come first: a few integers may be as many
+    words with others. Some layers have others than the configuration.
+    """
+    first = [declared] if declared in _BITS else []
+    for bits in (*first, *_BITS):
         if size > 0 and -(-size * bits // 32) == words:
             return bits
     raise ValueError(f"expected {name} with 2 to 8 bits for {size} integers, got {words} words")

@@ -33,7 +33,7 @@ class Gptq(Format):
         """Return the weight of a layer."""
         rows, columns = layer.sizes
         words, scale = taken(tensors, "qweight"), taken(tensors, "scales")
-        bits = bits_of("qweight", words.shape[0], rows)
+        bits = bits_of("qweight", words.shape[0], rows, self.config.get("bits"))
         check_shape("qweight", words, words.shape[0], columns)
         groups = scale.shape[0]
         check_shape("scales", scale, groups, columns)
