@@ -5,6 +5,8 @@ Their words and floats are made here, by the definition of each format.
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -219,6 +221,44 @@ def test_words_of_whole_integers(tmp_path):
     groups = {"a": group({**INT4, "num_bits": 3})}
     model = checkpoint(tmp_path, lambda _: 3, pack, config_groups=groups)
     assert_weights_are(load_checkpoint(tmp_path), model)
+
+
+STATIC = {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False}
+
+
+@pytest.mark.parametrize("strategy", ["channel", "group"])
+def test_static_activations_of_int4(tmp_path, strategy):
+    """They were rounded with a scale for each token instead."""
+    rng, model, stored = np.random.default_rng(3), copy.deepcopy(tiny_model("llama")), {}
+    step = 0.05  # which clips some
+
+    def rounded(_, given):
+        return ((given[0] / step).round().clamp(-128, 127) * step,)
+
+    for name, layer in projections(model).items():
+        size = layer.in_features if strategy == "channel" else GROUP
+        w = Quantised(*layer.weight.shape, 4, rng, group=size, symmetric=True)
+        tensors = {**as_packed_tensors(w), "input_scale": torch.tensor([step])}
+        stored |= {f"{name}.{key}": value for key, value in tensors.items()}
+        with torch.no_grad():
+            layer.weight.copy_(w.weight)
+        if strategy == "channel":
+            layer.register_forward_pre_hook(rounded)
+    weights = {**INT4, "strategy": strategy, "group_size": GROUP if strategy == "group" else None}
+    config = tensors_config("pack-quantized")
+    config["config_groups"] = {"a": group(weights, input_activations=STATIC)}
+    save(tmp_path / "source", model, stored, config)
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", quant="keep", check=False)
+    assert report.gaps == []
+    if strategy == "channel":
+        assert report.integers == {"int4, static int8 activations": 8}
+    else:  # as floats, which the report lists
+        kept = [part["reason"] for part in report.kept]
+        assert report.integers == {} and len(kept) == 8
+        assert kept[0].startswith("taken as floats: no operator multiplies int4, groups of 16, st")
+    for provider in PROVIDERS:
+        # The same integers; a value next to a half may round the other way, one step of many.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from .caches import Interface
-from .integers.integer_weight import FLOAT
+from .integers.integer_weight import DYNAMIC, FLOAT
 from .integers.stored_linear import StoredLinear
 from .module_replacement import is_listed
 from .proof import Findings
@@ -260,8 +260,11 @@ def keep_integers(
     shared = _rounded_alike(interface, layers)
     layouts: Counter[str] = Counter()
     for name, module in layers.items():
-        halves = module.stored.activation == FLOAT or module.stored.bits == _WORD_BITS
-        if halves and dtype not in (torch.float16, torch.bfloat16):
+        by_words = module.stored.bits == _WORD_BITS and module.stored.activation == DYNAMIC
+        if (by_words or module.stored.activation == FLOAT) and dtype not in (
+            torch.float16,
+            torch.bfloat16,
+        ):
             raise ArgumentError(
                 f"expected dtype float16 or bfloat16 with quant='keep' and weights of "
                 f"{module.stored.layout}, got {dtype}"

@@ -10,7 +10,7 @@ from torch import nn
 
 from ...converters.quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
 from ..weights.lazy_weight import LazyWeight
-from .integer_weight import FLOAT, IntegerWeight, joined
+from .integer_weight import DYNAMIC, FLOAT, IntegerWeight, joined
 
 
 class StoredLinear(nn.Module):
@@ -54,14 +54,15 @@ class StoredLinear(nn.Module):
             )
         elif stored.offset is not None or stored.order is not None:
             raise ValueError(f"no operator multiplies asymmetric or reordered {stored.layout}")
-        elif stored.bits == 4 and rows % stored.group_size == 0:
+        elif stored.bits == 4 and stored.activation == DYNAMIC and rows % stored.group_size == 0:
             layer = GroupedIntegerLinear(stored.values(), stored.scale, bias, stored.group_size)
-        elif stored.bits == 4 or stored.scale.shape[0] > 1:
+        elif stored.scale.shape[0] > 1:
             raise ValueError(f"no operator multiplies {stored.layout} of {rows} input features")
         else:
+            # One scale for all activations is taken with int8 alone, which holds int4, too.
             step = stored.input_scale
             layer = IntegerLinear(
-                stored.integers, stored.scale[0], bias, step=step, input_scale=step
+                stored.values(), stored.scale[0], bias, step=step, input_scale=step
             )
         return layer if stored.order is None else Reordered(stored.order, layer)
 
