@@ -734,6 +734,13 @@ ROTATED = {"targets": ["re:.*down_proj$"], "location": "input"}
     ("name", "change", "message"),
     [
         ("gptq", {"checkpoint_format": "marlin"}, r"expected checkpoint_format gptq or gptq_v2"),
+        ("gptq", {"is_marlin_format": True}, r"gptq or gptq_v2, got 'marlin'"),
+        ("pack-quantized", {"format": "marlin-24"}, r"without zeros left out, .*got 'marlin-24'"),
+        (
+            "pack-quantized",
+            {"sparsity_config": {"format": "sparse-24-bitmask"}},
+            r"without zeros left out, such as pack-quantized, got 'sparse-24-bitmask'",
+        ),
         (
             "awq",
             {"version": "gemv_fast"},

@@ -19,6 +19,7 @@ from .format import Format, Layer, check_shape, group_size, taken
 from .integer_weight import DYNAMIC, FLOAT, STATIC, IntegerWeight
 from .scaled_floats import scaled_floats
 
+_DENSE, _MARLIN = "dense", "marlin-24"
 _EXPRESSION = "re:"
 _IN_WEIGHTS = ("weight_input", "weight_output")
 _FLOAT8 = "F8_E4M3"
@@ -31,6 +32,12 @@ class CompressedTensors(Format):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
+        sparse = (config.get("sparsity_config") or {}).get("format") or _DENSE
+        layout = sparse if sparse != _DENSE else config.get("format")
+        if sparse != _DENSE or layout == _MARLIN:
+            raise ValueError(
+                f"expected a format without zeros left out, such as pack-quantized, got {layout!r}"
+            )
         online = sorted(_transforms(config) - set(_IN_WEIGHTS))
         if online:
             raise ValueError(

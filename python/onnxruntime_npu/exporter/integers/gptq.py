@@ -24,6 +24,8 @@ class Gptq(Format):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__(config)
         layout = config.get("checkpoint_format") or config.get("format") or "gptq"
+        if config.get("is_marlin_format"):
+            layout = "marlin"
         if layout not in ("gptq", "gptq_v2"):
             raise ValueError(f"expected checkpoint_format gptq or gptq_v2, got {layout!r}")
         # The first version of the layout stores zero points less one.

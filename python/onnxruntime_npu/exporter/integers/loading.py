@@ -168,7 +168,9 @@ class _Quantizer(HfQuantizer):
         for name, tensors in stored.items():
             unknown = sorted({dtype for _, dtype in tensors.values()} - set(_DTYPES))
             if unknown:
-                raise ValueError(f"{name}: expected integers and floats, got {', '.join(unknown)}")
+                raise ValueError(
+                    f"{name}: expected tensors of {', '.join(_DTYPES)}, got {', '.join(unknown)}"
+                )
             place = names.place_of(name)
             layer = _submodule(model, place.module)
             if place.parameter is not None:
