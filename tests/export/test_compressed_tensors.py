@@ -134,7 +134,7 @@ def test_rounding_of_the_cache_is_reported(tmp_path):
     (warning,) = [line for line in report.warnings if "kv_cache_scheme" in line]
     assert warning == (
         "the checkpoint's kv_cache_scheme of float8 is left out: keys and values are cached as "
-        "float16; cache_dtype='int8' rounds them to int8"
+        "float16; cache_dtype='int8' (--kv-dtype int8) rounds them"
     )
     report = export_causal_lm(
         tmp_path / "source", tmp_path / "out", cache="static", cache_dtype="int8", **options

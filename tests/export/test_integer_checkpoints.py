@@ -419,6 +419,23 @@ def test_experts_of_integer_activations(tmp_path):
     assert report.replaced["npu_dynamic_quant"]["emitted"] == 4
 
 
+@pytest.mark.parametrize("left", ["experts.2.up_proj", "down_proj"])
+def test_some_of_the_experts_may_be_floats(tmp_path, left):
+    """As recipes leave out some layers."""
+    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq")
+    floats = load_file(tmp_path / "floats" / "model.safetensors")
+    file = tmp_path / "source" / "model.safetensors"
+    tensors = load_file(file)
+    layers = {key.rpartition(".")[0] for key in tensors if left in key and ".experts." in key}
+    kept = {key: t for key, t in tensors.items() if key.rpartition(".")[0] not in layers}
+    save_file(kept | {f"{n}.weight": floats[f"{n}.weight"] for n in layers}, file, {"format": "pt"})
+    loaded = load_checkpoint(tmp_path / "source")
+    wanted, actual = model.state_dict(), loaded.model.state_dict()
+    assert wanted.keys() == actual.keys()
+    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
+    assert set(loaded.left.values()) == {("experts", "the file has floats of some of them")}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

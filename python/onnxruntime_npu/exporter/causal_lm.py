@@ -179,7 +179,7 @@ def export_causal_lm(
     if checkpoint.cache and cache_dtype != "int8":
         report.warnings.append(
             f"the checkpoint's {checkpoint.cache} is left out: keys and values are cached as "
-            f"{dtype}; cache_dtype='int8' rounds them to int8"
+            f"{dtype}; cache_dtype='int8' (--kv-dtype int8) rounds them"
         )
     wanted = CacheChoice(cache, cache_dtype == "int8", logits)
     probe = _probe(checkpoint.model)

@@ -44,3 +44,11 @@ class FileNames:
         module, _, parameter = name.rpartition(".")
         sources = converter.source_patterns
         return Place(module, parameter, sources.index(pattern), len(sources))
+
+    def expert_of(self, layer: str) -> Place | None:
+        """Return the place of a layer of one of the experts; None for others."""
+        try:
+            place = self.place_of(layer)
+        except ValueError:
+            return None
+        return None if place.parameter is None else place

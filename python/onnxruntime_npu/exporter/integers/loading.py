@@ -187,6 +187,12 @@ class _Quantizer(HfQuantizer):
                     f"{'not in the model' if layer is None else type(layer).__name__}"
                 )
 
+        for name in layers.keys() - stored.keys():
+            if "weight" in layers[name] and (found := names.expert_of(name)) is not None:
+                experts = _submodule(model, found.module)
+                if isinstance(experts, PendingExperts):
+                    experts.add(found, name, floats=True)
+
     def _process_model_after_weight_loading(self, model: Any, **_options: Any) -> None:
         with _opened(self._files) as tensors_of:
             for name, pending in list(model.named_modules()):

@@ -29,6 +29,7 @@ class PendingExperts(nn.Module):
         super().__init__()
         self._experts = [experts]  # no submodule: its weights are not loaded as they are
         self._layers: dict[str, list[list[str]]] = {}  # by weight and part, of all experts
+        self._floats: set[str] = set()  # those of them that are not quantised
 
     @staticmethod
     def of(module: Any, place: Place) -> PendingExperts:
@@ -44,8 +45,10 @@ class PendingExperts(nn.Module):
             )
         return PendingExperts(module)
 
-    def add(self, place: Place, layer: str) -> None:
-        """Take a layer of the file for one of the experts."""
+    def add(self, place: Place, layer: str, *, floats: bool = False) -> None:
+        """Take a layer of the file, quantised or of floats, for one of the experts."""
+        if floats:
+            self._floats.add(layer)
         assert place.parameter is not None
         parts = self._layers.setdefault(place.parameter, [[] for _ in range(place.parts)])
         parts[place.part].append(layer)
@@ -64,7 +67,9 @@ class PendingExperts(nn.Module):
             shape = experts.get_parameter(name).shape
             weights = self._weights(name, shape, reader, tensors_of)
             integers = _integers(weights)
-            why = FLOATS_OF_FEW_BITS if integers is None else why
+            if integers is None:
+                some = any(layer in self._floats for part in self._layers[name] for layer in part)
+                why = "the file has floats of some of them" if some else FLOATS_OF_FEW_BITS
             one = found[name] = None if integers is None else _as_one(integers)
             floats = partial(_floats, weights if one is None else one)
             lazy = LazyWeight.computed(floats, shape, torch.float32)
@@ -98,9 +103,20 @@ class PendingExperts(nn.Module):
             tensors = tensors_of(layer)
             if "bias" in tensors and tensors["bias"].any():
                 raise ValueError(f"{layer}: expected experts without bias, got one that is not 0")
+            if layer in self._floats:
+                return _checked(layer, tensors["weight"], sizes)
             return reader.weight(Layer(layer, layer, sizes), tensors)
 
         return [[weight(layer) for layer in layers] for layers in every]
+
+
+def _checked(layer: str, weight: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
+    rows, columns = sizes
+    if tuple(weight.shape) != (columns, rows):
+        raise ValueError(
+            f"{layer}: expected weight of shape {[columns, rows]}, got {list(weight.shape)}"
+        )
+    return weight
 
 
 def _integers(weights: list[list[_Weight]]) -> list[list[IntegerWeight]] | None:
