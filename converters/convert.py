@@ -12,7 +12,6 @@ import onnx_ir as ir
 from onnx_ir.passes.common import (
     DeduplicateHashedInitializersPass,
     RemoveUnusedNodesPass,
-    ShapeInferencePass,
 )
 from onnxruntime_npu.onnx_models.fuse_added_norms import fuse_added_norms
 from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
@@ -30,6 +29,7 @@ from .microsoft_schemas import register_microsoft_schemas
 from .model_file import check_target, read, write
 from .quiet import without_warnings
 from .rules import Rule, all_rules
+from .shape_inference import infer_shapes
 from .simplify import simplify
 
 
@@ -102,18 +102,18 @@ def _without_bodies(model: ir.Model) -> Iterator[None]:
 def _rewrite(model: ir.Model, rules: list[Rule], step: Callable[[], object]) -> int:
     """Apply the rules, and tidy up; return how many additions went into norms."""
     copy_outer_integers(model)
-    _infer_shapes(model)
+    infer_shapes(model)
     while sum(state_known_sizes(graph) for graph in model.graphs()):
         fold_constants_ir(model, onnx_shape_inference=False)
         for graph in model.graphs():
             forget_unknown_sizes(graph)
-        _infer_shapes(model)
+        infer_shapes(model)
     step()
     for rule in rules:
         pattern.RewriteRuleSet([rule.rule_of()]).apply_to_model(model)
         RemoveUnusedNodesPass()(model)  # of which another rule need not convert any
         step()
-    _infer_shapes(model)
+    infer_shapes(model)
     simplify(model)
     if any(model.graph.subgraphs()):  # rules make new ones of a shared weight in each branch
         DeduplicateHashedInitializersPass()(model)
@@ -154,8 +154,3 @@ def _named(graph: ir.Graph, scope: str = "") -> Iterator[tuple[ir.Node, str]]:
         for attr in node.attributes.values():
             if attr.type == ir.AttributeType.GRAPH:
                 yield from _named(attr.as_graph(), f"{name}.{attr.name}/")
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    """Add the shapes and types that onnx infers; what it cannot infer stays unknown."""
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)

@@ -47,7 +47,7 @@ def simplify(model: ir.Model) -> None:
         outputs.pop(i)
     fold_constants_ir(model, onnx_shape_inference=False)
     pattern.RewriteRuleSet(_RULES).apply_to_model(model)
-    for step in (
+    steps = [
         RemoveUnusedNodesPass(),
         RemoveUnusedOpsetsPass(),
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
@@ -56,7 +56,14 @@ def simplify(model: ir.Model) -> None:
         CommonSubexpressionEliminationPass(),
         OutputFixPass(),
         NameFixPass(),
-    ):
+    ]
+    if any(map(_has_type, model.graph)):  # which the pass cannot compare
+        steps = [step for step in steps if not isinstance(step, CommonSubexpressionEliminationPass)]
+    for step in steps:
         step(model)
     for i, value in direct:
         outputs.insert(i, value)
+
+
+def _has_type(node: ir.Node) -> bool:
+    return any(attr.type is ir.AttributeType.TYPE_PROTO for attr in node.attributes.values())
