@@ -18,12 +18,12 @@ from onnxruntime_npu.onnx_models.graph_passes import count_nodes, tidy
 from onnxruntime_npu.opdef.attach import attach_function_bodies
 from onnxruntime_npu.opdef.onnx_schema import register_schemas
 from onnxruntime_npu.progress import bar
-from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 
 from .branches import copy_outer_integers
 from .defaults import without_defaults
 from .drop_casts import drop_casts
+from .folding import fold_constants
 from .known_sizes import forget_unknown_sizes, state_known_sizes
 from .microsoft_schemas import register_microsoft_schemas
 from .model_file import check_target, read, write
@@ -104,7 +104,7 @@ def _rewrite(model: ir.Model, rules: list[Rule], step: Callable[[], object]) -> 
     copy_outer_integers(model)
     infer_shapes(model)
     while sum(state_known_sizes(graph) for graph in model.graphs()):
-        fold_constants_ir(model, onnx_shape_inference=False)
+        fold_constants(model)
         for graph in model.graphs():
             forget_unknown_sizes(graph)
         infer_shapes(model)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 from onnx_ir.passes.common import ShapeInferencePass
+from onnxruntime_npu.onnx_models.strings import without_strings
 
 # What makes a value that is no tensor of values that are; others only hand it on.
 _MAKERS = frozenset(
@@ -16,7 +17,8 @@ _LARGEST = 1024  # elements of weights that inference may read, such as shapes a
 def infer_shapes(model: ir.Model) -> None:
     """Add the shapes and types that onnx infers; what it cannot infer stays unknown."""
     _state_containers(model)
-    ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
+    with without_strings(model):
+        ShapeInferencePass(check_type=False, strict_mode=False, data_prop=True)(model)
 
 
 def _state_containers(model: ir.Model) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
+
 import onnx_ir as ir
 from onnx_ir.passes.common import (
     CommonSubexpressionEliminationPass,
@@ -13,9 +17,10 @@ from onnx_ir.passes.common import (
     RemoveUnusedNodesPass,
     RemoveUnusedOpsetsPass,
 )
-from onnxscript.optimizer import fold_constants_ir
 from onnxscript.rewriter import pattern
 from onnxscript.rewriter.rules import common
+
+from .folding import fold_constants
 
 # Those of onnxscript's that concern what exporters of transformers and our rules write. Its own
 # optimizer tries all, one of which takes time quadratic in the number of nodes.
@@ -37,6 +42,11 @@ _RULES = (
     common.div_by_1_rule,
 )
 
+# Domains of which equal nodes of equal inputs have equal results, but for those that draw numbers.
+_KNOWN = ("", "ai.onnx.ml", "com.microsoft", "npu")
+_RANDOM = re.compile("Bernoulli|Dropout")  # and others, which the pass knows
+_APART = "told_apart"
+
 
 def simplify(model: ir.Model) -> None:
     """Fold constants, and remove nodes that change nothing or repeat another, in place."""
@@ -45,25 +55,42 @@ def simplify(model: ir.Model) -> None:
     direct = [(i, value) for i, value in enumerate(outputs) if value.is_graph_input()]
     for i, _ in reversed(direct):
         outputs.pop(i)
-    fold_constants_ir(model, onnx_shape_inference=False)
+    fold_constants(model)
     pattern.RewriteRuleSet(_RULES).apply_to_model(model)
-    steps = [
+    for step in (
         RemoveUnusedNodesPass(),
         RemoveUnusedOpsetsPass(),
         LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0),
         LiftSubgraphInitializersToMainGraphPass(),
         DeduplicateInitializersPass(),
-        CommonSubexpressionEliminationPass(),
-        OutputFixPass(),
-        NameFixPass(),
-    ]
-    if any(map(_has_type, model.graph)):  # which the pass cannot compare
-        steps = [step for step in steps if not isinstance(step, CommonSubexpressionEliminationPass)]
-    for step in steps:
+    ):
         step(model)
+    with _told_apart(model.graph):
+        CommonSubexpressionEliminationPass()(model)
+    OutputFixPass()(model)
+    NameFixPass()(model)
     for i, value in direct:
         outputs.insert(i, value)
 
 
-def _has_type(node: ir.Node) -> bool:
-    return any(attr.type is ir.AttributeType.TYPE_PROTO for attr in node.attributes.values())
+@contextlib.contextmanager
+def _told_apart(graph: ir.Graph) -> Iterator[None]:
+    """Let no pass join nodes that may differ though they look alike.
+
+    Those draw random numbers, or are of a domain of which nothing is known; and types are no
+    attributes that the pass can compare.
+    """
+    types: dict[ir.Node, list[ir.Attr]] = {}
+    for i, node in enumerate(graph):
+        held = [a for a in node.attributes.values() if a.type is ir.AttributeType.TYPE_PROTO]
+        if not held and not _RANDOM.search(node.op_type) and node.domain in _KNOWN:
+            continue
+        types[node] = held
+        for attr in held:
+            node.attributes.pop(attr.name)
+        node.attributes.add(ir.AttrString(_APART, str(i)))
+    yield
+    for node, held in types.items():
+        node.attributes.pop(_APART)
+        for attr in held:
+            node.attributes.add(attr)

@@ -143,3 +143,41 @@ def test_a_model_in_onnxruntimes_own_format_is_refused(tmp_path, function):
     onnxruntime.InferenceSession(source, options, providers=[PROVIDERS[1]])
     with pytest.raises(ExportError, match="expected an ONNX model, got one in onnxruntime's own"):
         function(tmp_path / "model.ort", tmp_path / "out.onnx")
+
+
+def test_strings(tmp_path):
+    """Constants of strings have no size in bytes, and folding would make bytes of them."""
+    words = helper.make_tensor("words", onnx.TensorProto.STRING, [2], [b"a", "é".encode()])
+    nodes = [
+        helper.make_node("Concat", ["x", "words"], ["y"], axis=0),
+        helper.make_node("Gather", ["words", "at"], ["z"]),
+    ]
+    kind = onnx.TensorProto.STRING
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", kind, [1])],
+        [helper.make_tensor_value_info(name, kind, None) for name in "yz"],
+        [words, numpy_helper.from_array(np.array(1), "at")],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=8)
+    convert(model, tmp_path / "fused.onnx")
+    inline(tmp_path / "fused.onnx", tmp_path / "plain.onnx")
+    for name in ("fused.onnx", "plain.onnx"):
+        for provider in PROVIDERS:
+            y, z = run(tmp_path / name, provider, {"x": np.array(["b"], object)})
+            assert y.tolist() == ["b", "a", "é"] and z.item() == "é"
+
+
+@pytest.mark.parametrize("op_type", ["Dropout", "Bernoulli"])
+def test_equal_nodes_that_draw_numbers_stay_two(tmp_path, op_type):
+    inputs = {"x": np.full(1000, 0.5, np.float32)}
+    more = ["half", "true"] if op_type == "Dropout" else []
+    weights = {"half": np.float32(0.5), "true": np.bool_(True)} if more else {}
+    # Seeds of their own would tell them apart by themselves.
+    nodes = [helper.make_node(op_type, ["x", *more], [name]) for name in "ab"]
+    model = model_of(nodes, inputs, dict.fromkeys("ab", np.float32), weights)
+    report = convert(model, tmp_path / "fused.onnx")
+    assert report.nodes[op_type] == 2
+    a, b = run(tmp_path / "fused.onnx", PROVIDERS[1], inputs)
+    assert np.count_nonzero(a != b) > 0

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from ..progress import bar
+from .strings import without_strings
 
 _INLINE_BYTES = 1024  # smaller tensors are stored in the model: shape inference reads some of them
 
@@ -23,7 +24,7 @@ def save(
     ``free`` is called with each tensor that is in the file and will not be read again.
     """
     path.with_name(data).unlink(missing_ok=True)
-    with _freed_when_written(free) as written:
+    with _freed_when_written(free) as written, without_strings(model):
         unloaded = ir.external_data.unload_from_model(
             model, path.parent, data, size_threshold_bytes=_INLINE_BYTES, callback=written
         )
