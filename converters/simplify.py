@@ -46,6 +46,7 @@ _RULES = (
 _KNOWN = ("", "ai.onnx.ml", "com.microsoft", "npu")
 _RANDOM = re.compile("Bernoulli|Dropout")  # and others, which the pass knows
 _APART = "told_apart"
+_OWN_NAME = re.compile(r"gemm_(in|out)put_shape(_token_\d+)?")
 
 
 def simplify(model: ir.Model) -> None:
@@ -69,6 +70,7 @@ def simplify(model: ir.Model) -> None:
         CommonSubexpressionEliminationPass()(model)
     OutputFixPass()(model)
     NameFixPass()(model)
+    _free_names(model.graph)
     for i, value in direct:
         outputs.insert(i, value)
 
@@ -94,3 +96,14 @@ def _told_apart(graph: ir.Graph) -> Iterator[None]:
         node.attributes.pop(_APART)
         for attr in held:
             node.attributes.add(attr)
+
+
+def _free_names(graph: ir.Graph) -> None:
+    """Rename constants that are called what onnxruntime calls those of its own.
+
+    A session that makes such a constant of a MatMul and its bias stops at a file that has one
+    already, from an earlier optimisation.
+    """
+    for value in list(graph.initializers.values()):
+        if value.name and _OWN_NAME.fullmatch(value.name) and not value.is_graph_output():
+            value.name = f"{value.name}.stored"

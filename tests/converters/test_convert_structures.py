@@ -181,3 +181,42 @@ def test_equal_nodes_that_draw_numbers_stay_two(tmp_path, op_type):
     assert report.nodes[op_type] == 2
     a, b = run(tmp_path / "fused.onnx", PROVIDERS[1], inputs)
     assert np.count_nonzero(a != b) > 0
+
+
+def test_a_file_that_onnxruntime_has_optimised(tmp_path):
+    """Its constants have names that a session gives to its own of the same kind."""
+    inputs = {"x": normal(2, 3, 8)}
+    nodes, weights = [], {}
+    for i, source in enumerate(["x", "y0", "y1"]):
+        nodes.append(helper.make_node("MatMul", [source, f"w{i}"], [f"p{i}"]))
+        nodes.append(helper.make_node("Add", [f"p{i}", "bias"], [f"y{i}"]))
+        weights[f"w{i}"] = normal(8, 8, seed=i)
+    weights["bias"] = normal(8, seed=9)
+    model = model_of(nodes, inputs, {"y2": np.float32}, weights)
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
+    options.optimized_model_filepath = str(tmp_path / "optimised.onnx")
+    onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[PROVIDERS[1]])
+    optimised = onnx.load(tmp_path / "optimised.onnx")
+    names = {tensor.name for tensor in optimised.graph.initializer}
+    assert "gemm_input_shape" in names
+    # One more product, that a session still has to join with its bias.
+    last = [("MatMul", ["y2", "w2"], ["p3"]), ("Add", ["p3", "bias"], ["y3"])]
+    optimised.graph.node.extend(helper.make_node(*parts) for parts in last)
+    held = {"w2": weights["w2"], "bias": weights["bias"]}
+    optimised.graph.initializer.extend(
+        numpy_helper.from_array(value, name) for name, value in held.items() if name not in names
+    )
+    optimised.graph.output.append(helper.make_tensor_value_info("y3", 1, [2, 3, 8]))
+    want = inputs["x"]
+    for i in range(3):
+        want = want @ weights[f"w{i}"] + weights["bias"]
+    expected = [want, want @ weights["w2"] + weights["bias"]]
+    convert(optimised, tmp_path / "fused.onnx")
+    inline(tmp_path / "fused.onnx", tmp_path / "plain.onnx")
+    for name in ("fused.onnx", "plain.onnx"):
+        for provider in PROVIDERS:
+            for actual, wanted in zip(
+                run(tmp_path / name, provider, inputs), expected, strict=True
+            ):
+                np.testing.assert_allclose(actual, wanted, rtol=0, atol=1e-5 * np.abs(wanted).max())
