@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import onnx
 
 from .rules.rule import MICROSOFT
+
+Shape = list[onnx.TensorShapeProto.Dimension]
+Shapes = dict[int, Shape]
 
 # Of which every floating-point result has the shape of the first input; onnx infers what it reads
 # then, such as how many heads an encoder has.
@@ -61,9 +66,10 @@ def _register(own: Any, domain: str) -> None:
         ],
     )
     inputs, outputs = ([p.typeStr for p in ps] for ps in (own.inputs, own.outputs))
-    shaped = own.name in _SHAPE_OF_INPUT
+    alike = [i for i, variable in enumerate(outputs) if variable == inputs[0]]
+    shapes = partial(_first, alike) if own.name in _SHAPE_OF_INPUT else _SHAPES.get(own.name)
     schema.set_type_and_shape_inference_function(
-        lambda context: _infer(context, inputs, outputs, shaped)
+        lambda context: _infer(context, inputs, outputs, shapes)
     )
     onnx.defs.register_schema(schema)
 
@@ -75,24 +81,63 @@ def _parameter(own: Any) -> onnx.defs.OpSchema.FormalParameter:
     )
 
 
-def _infer(context: Any, inputs: list[str], outputs: list[str], shaped: bool) -> None:
-    """Give each result the element type of the inputs that share its type variable."""
+def _infer(
+    context: Any, inputs: list[str], outputs: list[str], shapes: Callable[[Any], Shapes] | None
+) -> None:
+    """Give each result the element type of the inputs that share its type variable.
+
+    ``shapes`` gives the shapes of the results, by position, that it knows.
+    """
     known: dict[str, int] = {}
     for variable, i in zip(inputs, range(context.get_num_inputs()), strict=False):
         type_ = context.get_input_type(i)
         if type_ is not None and type_.tensor_type.elem_type:
             known.setdefault(variable, type_.tensor_type.elem_type)
-    shape = _shape(context.get_input_type(0)) if shaped and context.get_num_inputs() else None
+    found = {} if shapes is None else shapes(context)
     for i, variable in zip(range(context.get_num_outputs()), outputs, strict=False):
         if variable not in known:
             continue
         made = onnx.TypeProto()
         made.tensor_type.elem_type = known[variable]
-        if shape is not None and variable == inputs[0]:
-            made.tensor_type.shape.CopyFrom(shape)
+        if i in found:
+            made.tensor_type.shape.dim.extend(found[i])
         context.set_output_type(i, made)
 
 
-def _shape(type_: onnx.TypeProto | None) -> onnx.TensorShapeProto | None:
+def _first(alike: list[int], context: Any) -> Shapes:
+    shape = _shape(context, 0)
+    return {} if shape is None else dict.fromkeys(alike, shape)
+
+
+def _embedded(context: Any) -> Shapes:
+    """Return those of EmbedLayerNormalization: the norm, the lengths of rows, and the sum."""
+    ids, words = _shape(context, 0), _shape(context, 2)
+    if ids is None or words is None or len(ids) != 2 or len(words) != 2:
+        return {}
+    rows = [*ids, words[1]]
+    return {0: rows, 1: ids[:1], 2: rows}
+
+
+def _attended(context: Any) -> Shapes:
+    """Return that of Attention, whose weight has the columns of queries, keys and values."""
+    x, weight = _shape(context, 0), _shape(context, 1)
+    sizes = context.get_attribute("qkv_hidden_sizes")
+    if x is None or weight is None or len(x) != 3 or len(weight) != 2:
+        return {}
+    columns = sizes.ints[2] if sizes is not None and len(sizes.ints) == 3 else None
+    columns = weight[1].dim_value // 3 if columns is None else columns
+    return {0: [*x[:2], onnx.TensorShapeProto.Dimension(dim_value=columns)]} if columns else {}
+
+
+_SHAPES: dict[str, Callable[[Any], Shapes]] = {
+    "Attention": _attended,
+    "EmbedLayerNormalization": _embedded,
+}
+
+
+def _shape(context: Any, i: int) -> Shape | None:
+    if i >= context.get_num_inputs():
+        return None
+    type_ = context.get_input_type(i)
     stated = type_ is not None and type_.tensor_type.HasField("shape")
-    return type_.tensor_type.shape if type_ is not None and stated else None
+    return list(type_.tensor_type.shape.dim) if type_ is not None and stated else None

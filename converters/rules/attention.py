@@ -6,6 +6,7 @@ from typing import Any
 
 import onnx_ir as ir
 
+from .fused_matmul import FusedMatMul
 from .rule import (
     Nodes,
     Refused,
@@ -334,4 +335,5 @@ def _hidden_by(bias: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
 
 def rules() -> list[Rule]:
     """Return the rules of this file."""
-    return [StandardAttention(), WrittenOutAttention("attention")]
+    # Products first: those of attention may be scaled or transposed by their own node.
+    return [FusedMatMul(), StandardAttention(), WrittenOutAttention("attention")]

@@ -109,9 +109,11 @@ def attended(
     """Return [B, S, N * D] of heads, by the attributes that onnxruntime's operators share.
 
     ``past`` is the part of the keys that was cached; ``padding`` [B, T] or [B, S, T] is 0 for keys
-    that are not seen.
+    that are not seen, or [B] how many of the first are.
     """
-    require(padding is None or rank(padding) in (2, 3), "its padding is not told key by key")
+    if padding is not None and rank(padding) == 1:
+        padding = _seen(nodes, padding, keys)
+    require(padding is None or rank(padding) in (2, 3), "its padding is of an unknown form")
     hides = attribute(node, "mask_filter_value", FAR_BELOW) <= FAR_BELOW
     require(padding is None or hides, "its padding is seen a little")
     hidden = None
@@ -134,6 +136,21 @@ def attended(
     require(count is not None and size is not None, "the size of its heads is unknown")
     assert count is not None and size is not None
     made: ir.Value = nodes.onnx("Reshape", joined, nodes.joined_sizes(0, 0, count * size))
+    return made
+
+
+def _seen(nodes: Nodes, lengths: ir.Value, keys: ir.Value) -> ir.Value:
+    """Return [B, T], which is 1 for the first keys of each row, of their numbers [B]."""
+    rows = None if lengths.shape is None else lengths.shape[0]
+    batch = None if keys.shape is None else keys.shape[0]
+    known = isinstance(rows, int) or (rows is not None and rows.value is not None)
+    require(known and rows == batch, "its padding is not told by the lengths of rows alone")
+    zero, one = (nodes.constant(v) for v in (0, 1))
+    count = nodes.onnx("Squeeze", nodes.size(keys, 2), [0])
+    places = nodes.onnx("Unsqueeze", nodes.onnx("Range", zero, count, one), [0])
+    held = nodes.onnx("Unsqueeze", nodes.cast(lengths, ir.DataType.INT64), [1])
+    made = nodes.cast(nodes.onnx("Less", places, held, dtype=_BOOL), _INT32)
+    made.shape = ir.Shape([batch, None])
     return made
 
 

@@ -292,9 +292,9 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
             "its weight has 2 bits",
         ),
         (
-            node_of("MultiHeadAttention", ["x", "x", "x", "", "lengths"], domain=MICROSOFT,
+            node_of("MultiHeadAttention", ["x", "x", "x", "", "bounds"], domain=MICROSOFT,
                     num_heads=2),
-            "its padding is not told key by key",
+            "its padding is not told by the lengths of rows alone",
         ),
         (
             node_of("MultiHeadAttention", ["x"], domain=MICROSOFT, num_heads=2),
@@ -319,7 +319,7 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
 def test_what_has_no_equivalent_stays_with_a_reason(tmp_path, node, reason):
     inputs = {"x": normal(2, 3, 16), "x4": normal(2, 4, 3, 16)}
     weights = {
-        "lengths": np.array([3, 2], np.int32),
+        "bounds": np.array([3, 2, 0, 0], np.int32),
         "w": normal(3, 16),
         "w1": normal(16),
         "w0": normal(1),

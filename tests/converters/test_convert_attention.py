@@ -376,7 +376,7 @@ def test_values_of_another_size(tmp_path):
 @pytest.mark.parametrize(
     ("op_type", "names", "attributes", "reason"),
     [
-        ("Attention", ["x", "w", "b", "lengths"], {}, "its padding is not told key by key"),
+        ("Attention", ["x", "w", "b", "bounds"], {}, "not told by the lengths of rows alone"),
         ("Attention", ["x", "w", "b"], {"do_rotary": 1}, "it has do_rotary"),
         ("Attention", ["x", "w", "b"], {"num_heads": 0}, "its number of heads"),
         ("Attention", ["x", "w", "b"], {"num_heads": 5}, "its heads are of several sizes"),
@@ -399,6 +399,7 @@ def test_forms_without_an_equivalent_stay(tmp_path, op_type, names, attributes, 
     inputs = {"x": normal(BATCH, NEW, 24), "heads": normal(BATCH, 4, PAST, 6)}
     weights = {"w": normal(24, 72), "b": normal(72), "lengths": np.array([3, 2], np.int32)}
     weights["seen"] = np.ones((BATCH, NEW), np.int32)
+    weights["bounds"] = np.array([3, 2, 0, 0], np.int32)  # ends of rows, then their beginnings
     attributes = {"num_heads": 4, **attributes}
     node = helper.make_node(op_type, names, ["y"], name="it", domain=MICROSOFT, **attributes)
     report, _ = converted(model_of([node], inputs, {"y": np.float32}, weights), tmp_path)
