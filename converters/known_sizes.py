@@ -76,16 +76,17 @@ def _expansion(node: ir.Node) -> list[ir.Node] | None:
     if where is None:
         return None
     kept, ones, sizes = where.inputs
-    filled, equal = producer(ones, "ConstantOfShape"), producer(kept, "Equal")
-    if filled is None or equal is None or equal.inputs[0] is not sizes:
+    equal = producer(kept, "Equal")
+    if equal is None or equal.inputs[0] is not sizes or not _is_full_of(ones, 1):
         return None
-    negated = producer(equal.inputs[1], "Mul")
-    if negated is None or negated.inputs[0] is not ones or integers(negated.inputs[1]) != [-1]:
+    product = producer(equal.inputs[1], "Mul")
+    if product is None and not _is_full_of(equal.inputs[1], -1):
         return None
-    value = attribute(filled, "value", None)
+    if product and (product.inputs[0] is not ones or integers(product.inputs[1]) != [-1]):
+        return None
     reshape = producer(sizes, "Reshape")  # to one axis, which it has
     concat = producer(reshape.inputs[0] if reshape is not None else sizes, "Concat")
-    if value is None or value.numpy().tolist() != [1] or concat is None:
+    if concat is None:
         return None
     if reshape is not None and integers(reshape.inputs[1]) != [-1]:
         return None
@@ -93,6 +94,15 @@ def _expansion(node: ir.Node) -> list[ir.Node] | None:
     parts = [one.outputs[0] if integers(part) == [-1] else part for part in concat.inputs]
     plain = ir.node("Concat", parts, {"axis": 0}, name=f"{node.outputs[0].name}_plain")
     return [one, plain]
+
+
+def _is_full_of(value: ir.Value | None, number: int) -> bool:
+    """Return whether a vector holds one number only: as it is made, or folded by onnxruntime."""
+    filled = producer(value, "ConstantOfShape")
+    if filled is not None:
+        tensor = attribute(filled, "value", None)
+        return tensor is not None and tensor.numpy().tolist() == [number]
+    return set(integers(value) or ()) == {number}
 
 
 _MADE = {"Reshape": _view, "Expand": _expansion, "Gather": _gathered}

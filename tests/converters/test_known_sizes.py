@@ -93,3 +93,20 @@ def test_expansions_that_keep_sizes(tmp_path, filled, plain):
     model = named_rows_and_tokens(model_of(nodes, inputs, {"y": np.float32}, WEIGHTS))
     report = check(model, tmp_path, inputs, {}, 0.0)
     assert ("Where" not in report.nodes) == plain
+
+
+@pytest.mark.parametrize(("filled", "plain"), [(1, True), (3, False)])
+def test_expansions_that_onnxruntime_has_folded(tmp_path, filled, plain):
+    """Of its optimised files what is filled in, and -1, are constants of two sizes."""
+    nodes = [
+        *size_nodes("x", [0]),
+        helper.make_node("Concat", ["size_0", "deduced", "four"], ["sizes"], axis=0),
+        helper.make_node("Equal", ["sizes", "negated"], ["kept"]),
+        helper.make_node("Where", ["kept", "ones", "sizes"], ["target"]),
+        helper.make_node("Expand", ["x", "target"], ["y"]),
+    ]
+    inputs = {"x": normal(2, 1 if filled == 3 else 5, 1)}
+    weights = {**WEIGHTS, "negated": np.full(3, -1), "ones": np.full(3, filled)}
+    model = named_rows_and_tokens(model_of(nodes, inputs, {"y": np.float32}, weights))
+    report = check(model, tmp_path, inputs, {}, 0.0)
+    assert ("Where" not in report.nodes) == plain
