@@ -15,11 +15,13 @@ from onnxruntime_npu.onnx_models.staging import staged
 from onnxruntime_npu.session.ort_format import is_ort_format
 
 from .defaults import drop_constant_inputs
+from .maps import put_maps, take_maps
 from .opsets import match_opset, raise_opset
 from .sparse import make_dense
 
 _ALIAS = "ai.onnx"  # of ONNX's domain, ""
 _IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
+_MAPS = "maps"  # among what is known of a model: those that are its outputs
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
 _KEPT = (DOMAIN, "PagedSelfAttention")
 
@@ -76,7 +78,7 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     if isinstance(path_or_model, ir.Model):
         return path_or_model.clone()
     if isinstance(path_or_model, onnx.ModelProto):
-        return ir.from_proto(make_dense(path_or_model))
+        return _from_proto(path_or_model)
     path = Path(path_or_model)
     if not path.is_file():
         raise ArgumentError(f"no such file: {path}")
@@ -86,14 +88,21 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
             "with SessionOptions.optimized_model_filepath store it as ONNX"
         )
     try:
-        model = ir.from_proto(make_dense(onnx.load(path, load_external_data=False)))
+        model = _from_proto(onnx.load(path, load_external_data=False))
         ir.external_data.set_base_dir(model.graph, path.parent)
         return model
-    except OSError:
+    except (OSError, ExportError):
         raise
     except Exception as error:  # of protobuf and onnx_ir
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise ExportError(f"{path} is no ONNX model: {reason[0]}") from error
+
+
+def _from_proto(proto: onnx.ModelProto) -> ir.Model:
+    plain, maps = take_maps(make_dense(proto))
+    model = ir.from_proto(plain)
+    model.meta[_MAPS] = maps
+    return model
 
 
 def check_target(model: ir.Model, out: str | Path, source: object) -> None:
@@ -130,4 +139,8 @@ def write(model: ir.Model, out: str | Path) -> dict[str, int]:
     data = _data_of(out)
     with staged(out.parent, out.name) as folder:
         save(model, folder / out.name, data.name)
+        if maps := model.meta.get(_MAPS):
+            proto = onnx.load(folder / out.name, load_external_data=False)
+            put_maps(proto, maps)
+            (folder / out.name).write_bytes(proto.SerializeToString())
     return {path.name: path.stat().st_size for path in (out, data) if path.exists()}
