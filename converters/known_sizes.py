@@ -31,7 +31,7 @@ def state_known_sizes(graph: ir.Graph) -> int:
         if made is None:
             continue
         graph.insert_before(node, made)
-        if node.op_type == "Gather":
+        if node.op_type in ("Gather", "Slice"):
             ir.convenience.replace_all_uses_with(node.outputs[0], made[-1].outputs[0])
         else:
             node.replace_input_with(1, made[-1].outputs[0])
@@ -60,6 +60,21 @@ def _gathered(node: ir.Node) -> list[ir.Node] | None:
     if not isinstance(size, int) or axes is None or not taken.uses() or taken.is_graph_output():
         return None
     return [_constant(node, np.full([1] * axes, size))]  # a number or a vector of one
+
+
+def _part(node: ir.Node) -> list[ir.Node] | None:
+    """Return a constant in place of a part of a shape, by which torch scales attention."""
+    shape, bounds = producer(node.inputs[0], "Shape"), [integers(v) for v in node.inputs[1:]]
+    source = None if shape is None or shape.attributes else shape.inputs[0]
+    if source is None or source.shape is None or not node.outputs[0].uses():
+        return None
+    if node.outputs[0].is_graph_output() or any(b is None or len(b) != 1 for b in bounds):
+        return None
+    begin, end, *more = (b[0] for b in bounds if b)
+    if more not in ([], [0], [0, 1]):  # its axis, and steps
+        return None
+    sizes = list(source.shape)[begin:end]
+    return [_constant(node, sizes)] if all(isinstance(size, int) for size in sizes) else None
 
 
 def _view(node: ir.Node) -> list[ir.Node] | None:
@@ -105,7 +120,7 @@ def _is_full_of(value: ir.Value | None, number: int) -> bool:
     return set(integers(value) or ()) == {number}
 
 
-_MADE = {"Reshape": _view, "Expand": _expansion, "Gather": _gathered}
+_MADE = {"Reshape": _view, "Expand": _expansion, "Gather": _gathered, "Slice": _part}
 
 
 def _constant(node: ir.Node, sizes: Any) -> ir.Node:

@@ -110,3 +110,20 @@ def test_expansions_that_onnxruntime_has_folded(tmp_path, filled, plain):
     model = named_rows_and_tokens(model_of(nodes, inputs, {"y": np.float32}, weights))
     report = check(model, tmp_path, inputs, {}, 0.0)
     assert ("Where" not in report.nodes) == plain
+
+
+@pytest.mark.parametrize(("part", "known"), [([-1], True), ([-2], False)])
+def test_parts_of_a_shape(tmp_path, part, known):
+    """As torch's older exporter reads the size of a head, to scale attention by its root."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["shape"]),
+        helper.make_node("Slice", ["shape", "begin", "end"], ["size"]),
+        helper.make_node("Cast", ["size"], ["float"], to=1),
+        helper.make_node("Mul", ["x", "float"], ["y"]),
+    ]
+    end = np.array([np.iinfo(np.int64).max if part == [-1] else -1])
+    inputs = {"x": normal(2, 3, 8)}
+    weights = {"begin": np.array(part), "end": end}
+    model = named_rows_and_tokens(model_of(nodes, inputs, {"y": np.float32}, weights))
+    report = check(model, tmp_path, inputs, {}, 0.0)
+    assert ("Shape" not in report.nodes) == known
