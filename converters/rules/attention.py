@@ -89,14 +89,13 @@ class WrittenOutAttention(Rule):
         if softmax is None or rank(value) != 4:
             return None
         require(attribute(softmax, "axis", -1) in (-1, 3), "its weights are of another axis")
-        scores = softmax.inputs[0]
-        found = _scores(scores)
-        bias: ir.Value | None = None
-        if found is None:
-            for product, other in operands(scores, "Add"):
-                if (found := _scores(product)) is not None:
-                    bias = other
-                    break
+        scores, mask = _filled(softmax.inputs[0])
+        bias = found = None
+        for product, other in [(scores, None), *operands(scores, "Add")]:
+            before, inner = _filled(product) if mask is None else (product, mask)
+            if (found := _scores(before)) is not None:
+                bias, mask = other, inner
+                break
         if found is None:
             raise Refused("its scores are of an unknown form")
         query, transposed, scale = found
@@ -105,7 +104,9 @@ class WrittenOutAttention(Rule):
         require(key is not None, "its keys are not transposed in a known way")
         assert key is not None
         hidden = None
-        if bias is not None:
+        if mask is not None:
+            hidden = mask[0] if mask[1] else _not(nodes, mask[0])
+        elif bias is not None:
             hidden, visible = _hidden_by(bias)
             if hidden is None and visible is not None:
                 hidden = _not(nodes, visible)
@@ -141,6 +142,18 @@ def _before_guard(weights: ir.Value) -> ir.Value | None:
 
 def _sums(value: ir.Value | None) -> list[tuple[ir.Value, ir.Value]]:
     return [*operands(value, "Add")]
+
+
+def _filled(value: ir.Value | None) -> tuple[ir.Value | None, tuple[ir.Value, bool] | None]:
+    """Return scores before some became a number far below, and the mask: true there, or else."""
+    where = producer(value, "Where")
+    if where is not None:
+        mask, *others = where.inputs
+        assert mask is not None
+        for i, number in enumerate(scalar(other) for other in others):
+            if number is not None and number <= FAR_BELOW:
+                return others[1 - i], (mask, i == 0)
+    return value, None
 
 
 def _scores(value: ir.Value | None) -> tuple[ir.Value, ir.Value, float] | None:
@@ -276,6 +289,8 @@ def _untransposed(nodes: Nodes, value: ir.Value) -> ir.Value | None:
     source = flat.inputs[0] if flat is not None else None
     if source is None or flat is None or rank(source) != 4:
         return None
+    if _moved(source, flat.outputs[0], value):
+        return source
     three, four = (producer(node.inputs[1], "Concat") for node in (flat, back))
     if three is None or four is None or len(three.inputs) != 3 or len(four.inputs) != 3:
         return None
@@ -289,6 +304,19 @@ def _untransposed(nodes: Nodes, value: ir.Value) -> ir.Value | None:
         and _sizes_of(rows, source) == (3, 4)
     )
     return source if kept else None
+
+
+def _moved(source: ir.Value, flat: ir.Value, back: ir.Value) -> bool:
+    """Return whether the shapes tell that [B, N, T, D] became [B * N, T, D], and [B, N, D, T]."""
+    if source.shape is None or flat.shape is None or back.shape is None or len(back.shape) != 4:
+        return False
+    batch, heads, rows, columns = source.shape
+    known = (isinstance(size, int) or size.value is not None for size in source.shape)
+    return (
+        all(known)
+        and list(flat.shape)[1:] == [rows, columns]
+        and list(back.shape) == [batch, heads, columns, rows]
+    )
 
 
 def _numbers(value: ir.Value | None) -> list[int]:

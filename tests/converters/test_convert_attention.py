@@ -42,14 +42,14 @@ def test_attention(tmp_path, mask, kind, kv_heads, dtype):
     check(model, tmp_path, inputs, FUSED, TOLERANCE[dtype])
 
 
-@pytest.mark.parametrize("mask", ["visible", "hidden", "added", "none"])
+@pytest.mark.parametrize("mask", ["visible", "hidden", "added", "filled", "kept", "none"])
 @pytest.mark.parametrize("guard", [None, "IsNaN", "count"])
 @pytest.mark.parametrize("scaled", ["both", "query", "Div"])
 def test_attention_written_out(tmp_path, mask, guard, scaled):
     def node(op_type, inputs, output, **attributes):
         return helper.make_node(op_type, inputs, [output], **attributes)
 
-    if mask in ("none", "added") and guard == "count":
+    if mask in ("none", "added", "filled", "kept") and guard == "count":
         pytest.skip("there is nothing to count")
     grouped = [
         node("Unsqueeze", ["k", "two"], "k5"),
@@ -88,7 +88,20 @@ def test_attention_written_out(tmp_path, mask, guard, scaled):
             node("Mul", ["flags", "least"], "least_hidden"),
             node("Add", ["least_hidden", "by_head"], "bias"),
         ]
-    if mask != "none":
+    elif mask == "filled":  # after a bias
+        scores += [
+            node("Add", [last, "by_head"], "biased"),
+            node("Not", ["m"], "hidden"),
+            node("Where", ["hidden", "least", "biased"], "chosen"),
+        ]
+        last = "chosen"
+    elif mask == "kept":  # before a bias
+        scores += [
+            node("Where", ["m", last, "least"], "chosen"),
+            node("Add", ["chosen", "by_head"], "biased"),
+        ]
+        last = "biased"
+    if mask in ("visible", "hidden", "added"):
         scores.append(node("Add", ["bias", last], "masked"))
         last = "masked"
     scores.append(node("Softmax", [last], "weights", axis=-1))
@@ -445,3 +458,20 @@ def test_keys_whose_transpositions_are_joined(tmp_path):
     ]
     model = model_of(nodes, inputs, {"y": np.float32})
     check(model, tmp_path, inputs, FUSED, TOLERANCE[np.float32])
+
+
+@pytest.mark.parametrize(("flat", "fused"), [([8, 7, 16], True), ([4, 14, 16], False)])
+def test_keys_transposed_on_three_axes(tmp_path, flat, fused):
+    """As torch.onnx writes it for opset 18, of known sizes; other rows would not be the heads'."""
+    inputs = {"q": normal(2, 4, 3, 16), "k": normal(2, 4, 7, 16), "v": normal(2, 4, 7, 16)}
+    nodes = [
+        helper.make_node("Reshape", ["k", "three"], ["flat"]),
+        helper.make_node("Transpose", ["flat"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("Reshape", ["turned", "four"], ["kt"]),
+        helper.make_node("MatMul", ["q", "kt"], ["scores"]),
+        helper.make_node("Softmax", ["scores"], ["p"], axis=-1),
+        helper.make_node("MatMul", ["p", "v"], ["y"]),
+    ]
+    weights = {"three": np.array(flat), "four": np.array([2, 4, 16, 7])}
+    model = model_of(nodes, inputs, {"y": np.float32}, weights)
+    check(model, tmp_path, inputs, FUSED if fused else {}, TOLERANCE[np.float32])
