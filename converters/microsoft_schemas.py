@@ -66,7 +66,8 @@ def _register(own: Any, domain: str) -> None:
         ],
     )
     inputs, outputs = ([p.typeStr for p in ps] for ps in (own.inputs, own.outputs))
-    alike = [i for i, variable in enumerate(outputs) if variable == inputs[0]]
+    # The type of a norm's result is that of its weight; its statistics are of a third one.
+    alike = [i for i, variable in enumerate(outputs) if i == 0 or variable == inputs[0]]
     shapes = partial(_first, alike) if own.name in _SHAPE_OF_INPUT else _SHAPES.get(own.name)
     schema.set_type_and_shape_inference_function(
         lambda context: _infer(context, inputs, outputs, shapes)

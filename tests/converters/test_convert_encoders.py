@@ -126,6 +126,17 @@ def test_attention_whose_product_is_scaled_by_its_node(tmp_path):
     check(model_of(nodes, inputs, {"y": np.float32}), tmp_path, inputs, ATTENTION, 1e-5)
 
 
+def test_the_shape_of_a_norm_of_the_optimizer_is_known(tmp_path):
+    """A product behind it is transposed, for which its number of axes has to be known."""
+    inputs, gamma = {"x": normal(2, 5, 16)}, normal(16, seed=4)
+    nodes = [
+        helper.make_node("SimplifiedLayerNormalization", ["x", "gamma"], ["n"], axis=-1),
+        helper.make_node("FusedMatMul", ["n", "n"], ["y"], domain=MICROSOFT, transB=1),
+    ]
+    model = model_of(nodes, inputs, {"y": np.float32}, {"gamma": gamma})
+    check(model, tmp_path, inputs, {"NPURmsNorm": 1}, 1e-5)
+
+
 def test_products_over_another_axis_of_batches_stay(tmp_path):
     inputs = {"a": normal(5, 2, 6), "b": normal(2, 6, 4)}
     node = helper.make_node(
