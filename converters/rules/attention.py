@@ -6,8 +6,8 @@ from typing import Any
 
 import onnx_ir as ir
 
-from .fused_matmul import FusedMatMul
 from .rule import (
+    MICROSOFT,
     Nodes,
     Refused,
     Rule,
@@ -98,9 +98,9 @@ class WrittenOutAttention(Rule):
                 break
         if found is None:
             raise Refused("its scores are of an unknown form")
-        query, transposed, scale = found
+        query, transposed, scale, turned = found
         require(rank(query) == 4, "its heads are not on an axis of their own")
-        key = _untransposed(nodes, transposed)
+        key = _untransposed(nodes, transposed) if turned else transposed
         require(key is not None, "its keys are not transposed in a known way")
         assert key is not None
         hidden = None
@@ -156,16 +156,22 @@ def _filled(value: ir.Value | None) -> tuple[ir.Value | None, tuple[ir.Value, bo
     return value, None
 
 
-def _scores(value: ir.Value | None) -> tuple[ir.Value, ir.Value, float] | None:
-    """Return (query, transposed key, scale) of a product, scaled before or after."""
+def _scores(value: ir.Value | None) -> tuple[ir.Value, ir.Value, float, bool] | None:
+    """Return (query, key, scale, whether the key is transposed) of a product.
+
+    It is scaled before or after, or by its own node, which onnxruntime's optimizer writes.
+    """
     value, after = _unscaled(value)
-    product = producer(value, "MatMul")
+    product = producer(value, "MatMul") or producer(value, "FusedMatMul", MICROSOFT)
     if product is None:
+        return None
+    if any(attribute(product, name, 0) for name in ("transA", "transBatchA", "transBatchB")):
         return None
     (query, of_query), (key, of_key) = (_unscaled(operand) for operand in product.inputs)
     if query is None or key is None:
         return None
-    return query, key, after * of_query * of_key
+    scale = after * of_query * of_key * attribute(product, "alpha", 1.0)
+    return query, key, scale, not attribute(product, "transB", 0)
 
 
 def _unscaled(value: ir.Value | None) -> tuple[ir.Value | None, float]:
@@ -363,5 +369,4 @@ def _hidden_by(bias: ir.Value) -> tuple[ir.Value | None, ir.Value | None]:
 
 def rules() -> list[Rule]:
     """Return the rules of this file."""
-    # Products first: those of attention may be scaled or transposed by their own node.
-    return [FusedMatMul(), StandardAttention(), WrittenOutAttention("attention")]
+    return [StandardAttention(), WrittenOutAttention("attention")]
