@@ -65,6 +65,7 @@ CpuFeatures Detect() {
                   Bit(basic.ecx, 22) /*MOVBE*/ && Bit(basic.ecx, 29) /*F16C*/ && Bit(extended.ebx, 3) /*BMI1*/ &&
                   Bit(extended.ebx, 5) /*AVX2*/ && Bit(extended.ebx, 8) /*BMI2*/ && Bit(amd.ecx, 5) /*LZCNT*/;
   f.avx2 = f.fma = f.f16c = v3;
+  f.avx_vnni = v3 && Bit(extended1.eax, 4);
   f.avx512 = v3 && AllBits(states, kZmm) && Bit(extended.ebx, 16) /*F*/ && Bit(extended.ebx, 17) /*DQ*/ &&
              Bit(extended.ebx, 28) /*CD*/ && Bit(extended.ebx, 30) /*BW*/ && Bit(extended.ebx, 31) /*VL*/;
   f.avx512_vnni = f.avx512 && Bit(extended.ecx, 11);
@@ -120,7 +121,7 @@ CpuFeatures CutDown(CpuFeatures f, Isa isa) {
   const std::vector<Isa> levels = LevelsFrom(isa);
   if (!Contains(levels, Isa::kAmx)) f.amx_tile = f.amx_bf16 = f.amx_int8 = f.amx_fp16 = false;
   if (!Contains(levels, Isa::kAvx512)) f.avx512 = f.avx512_bf16 = f.avx512_fp16 = f.avx512_vnni = false;
-  if (!Contains(levels, Isa::kAvx2)) f.avx2 = f.fma = f.f16c = false;
+  if (!Contains(levels, Isa::kAvx2)) f.avx2 = f.fma = f.f16c = f.avx_vnni = false;
   if (!Contains(levels, Isa::kNeonBf16)) f.neon_bf16 = false;
   if (!Contains(levels, Isa::kNeon)) f.neon = false;
   return f;

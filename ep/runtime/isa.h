@@ -9,7 +9,8 @@ enum class Isa { kPortable, kAvx2, kAvx512, kAmx, kNeon, kNeonBf16 };
 
 struct CpuFeatures {
   bool avx2 = false, fma = false, f16c = false;
-  bool avx512 = false;  // F, BW, DQ, VL
+  bool avx_vnni = false;  // dot products of 8-bit integers in vectors of 256 bits
+  bool avx512 = false;    // F, BW, DQ, VL
   bool avx512_bf16 = false, avx512_fp16 = false, avx512_vnni = false;
   bool amx_tile = false, amx_bf16 = false, amx_int8 = false, amx_fp16 = false;  // usable: the kernel granted tile state
   bool neon = false;       // ARMv8.2-A with float16 and dot products of 8-bit integers

@@ -23,10 +23,10 @@ py::dict Properties(int index) {
 
 py::dict CpuFeatureDict() {
   const CpuFeatures& f = Features();
-  return py::dict("avx2"_a = f.avx2, "fma"_a = f.fma, "f16c"_a = f.f16c, "avx512"_a = f.avx512,
-                  "avx512_bf16"_a = f.avx512_bf16, "avx512_fp16"_a = f.avx512_fp16, "avx512_vnni"_a = f.avx512_vnni,
-                  "amx_tile"_a = f.amx_tile, "amx_bf16"_a = f.amx_bf16, "amx_int8"_a = f.amx_int8,
-                  "amx_fp16"_a = f.amx_fp16, "neon"_a = f.neon, "neon_bf16"_a = f.neon_bf16);
+  return py::dict("avx2"_a = f.avx2, "fma"_a = f.fma, "f16c"_a = f.f16c, "avx_vnni"_a = f.avx_vnni,
+                  "avx512"_a = f.avx512, "avx512_bf16"_a = f.avx512_bf16, "avx512_fp16"_a = f.avx512_fp16,
+                  "avx512_vnni"_a = f.avx512_vnni, "amx_tile"_a = f.amx_tile, "amx_bf16"_a = f.amx_bf16,
+                  "amx_int8"_a = f.amx_int8, "amx_fp16"_a = f.amx_fp16, "neon"_a = f.neon, "neon_bf16"_a = f.neon_bf16);
 }
 
 // The awaited work may need the interpreter: a callback, a thread that opens a gate.

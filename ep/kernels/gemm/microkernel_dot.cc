@@ -118,7 +118,6 @@ bool RoundRowsToBf16(const float* tile, int64_t rows, BFloat16* out, int64_t row
 #elif !defined(__aarch64__)  // microkernel_neon.cc
 
 const MicroKernel* Bf16Kernel() { return nullptr; }
-const MicroKernel* IntegerDotKernel(DType) { return nullptr; }
 bool RoundRowsToBf16(const float*, int64_t, BFloat16*, int64_t) { return false; }
 
 #endif

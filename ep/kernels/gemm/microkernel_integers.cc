@@ -1,6 +1,8 @@
-// 8-bit integers, four rows of K per stored row, summed exactly in int32, for machines without an instruction for it.
+// 8-bit integers, four rows of K per stored row, summed exactly in int32, for machines without AVX-512's instruction
+// for it.
 #include <utility>
 
+#include "ep/kernels/gemm/dot_products.h"
 #include "ep/kernels/gemm/microkernel.h"
 
 #if defined(__AVX2__)
@@ -38,6 +40,22 @@ inline Words ShiftRight(Words v, bool is_unsigned) {
 }
 constexpr int kIntegerRows = 4;  // 8 sums, 4 operands from B and 2 from A in 16 registers
 constexpr int kWordRows = 4;     // 8 sums, two vectors of B, and what is multiplied
+constexpr int kDotRows = 6;      // 12 sums, two vectors of B and one of A
+
+// Of AVX-VNNI: unsigned bytes of A, signed ones of B.
+struct Dots {
+  Words bytes;
+};
+inline Words AddProducts(Words sum, Dots b, Dots a) {
+  AddDotOfBytes(sum, a.bytes, b.bytes);
+  return sum;
+}
+struct DotElements {
+  static constexpr int kDepth = 4;
+  static constexpr SliverFormat kFormat = SliverFormat::kUnsignedBytes;
+  static Dots Left(Words bytes) { return {bytes}; }
+  static Dots Right(Words bytes) { return {bytes}; }
+};
 #endif
 
 // Bytes as 16-bit integers, those at even positions and those at odd ones: then the sum of two products is exact, which
@@ -149,6 +167,19 @@ const MicroKernel& IntegerKernel(bool unsigned_a) {
   static const MicroKernel unsigned_left = MakeIntegerKernel<ByteElements<true>>(Rows{});
   return unsigned_a ? unsigned_left : signed_left;
 }
+
+#if defined(__AVX2__) && !defined(__AVX512F__)
+
+const MicroKernel* IntegerDotKernel(DType) {
+  static const MicroKernel kernel = MakeIntegerKernel<DotElements>(std::make_integer_sequence<int, kDotRows>{});
+  return Features().avx_vnni ? &kernel : nullptr;
+}
+
+#elif !defined(__AVX512F__) && !defined(__aarch64__)  // microkernel_dot.cc, microkernel_neon.cc
+
+const MicroKernel* IntegerDotKernel(DType) { return nullptr; }
+
+#endif
 
 #if defined(__AVX2__)
 

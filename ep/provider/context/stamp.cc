@@ -15,6 +15,7 @@ ContextStamp StampOf(const Backend& backend) {
   const auto add = [&](bool has, const char* name) {
     if (has) architecture += Concat('+', name);
   };
+  add(features.avx_vnni && !features.avx512, "avx_vnni");
   add(features.avx512_bf16, "bf16");
   add(features.avx512_fp16, "fp16");
   add(features.avx512_vnni, "vnni");

@@ -80,7 +80,7 @@ TEST_CASE("the widest level is found") {
 TEST_CASE("child: the portable level has no features" * doctest::skip()) {
   REQUIRE(ActiveIsa() == Isa::kPortable);
   const CpuFeatures& f = Features();
-  CHECK_FALSE((f.avx2 || f.fma || f.f16c || f.avx512 || f.avx512_bf16 || f.avx512_fp16 || f.avx512_vnni));
+  CHECK_FALSE((f.avx2 || f.fma || f.f16c || f.avx_vnni || f.avx512 || f.avx512_bf16 || f.avx512_fp16 || f.avx512_vnni));
   CHECK_FALSE((f.amx_tile || f.amx_bf16 || f.amx_int8 || f.amx_fp16 || f.neon || f.neon_bf16));
 }
 
