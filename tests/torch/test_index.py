@@ -58,3 +58,28 @@ def test_mismatched_indices_and_values_are_refused_like_torch(case):
         return raised.type, str(raised.value)
 
     assert error("npu") == error("cpu")
+
+
+# Elements are written in no order: what is read as a value or an index may be another one by then.
+OVERLAPPING = {
+    "value": lambda x: x.index_put_((torch.tensor([0, 1, 2]).npu(),), x[1:4]),
+    "index": lambda x: x.index_put_((x[:3],), torch.tensor(7).npu()),
+    "added": lambda x: x.index_put_((torch.tensor([0, 1]).npu(),), x[:2], accumulate=True),
+    "complex": lambda x: (y := x.cfloat()).index_put_((x[:2],), y[1:3]),
+    "put": lambda x: x.put_(torch.tensor([0, 1]).npu(), x[1:3]),
+    "put index": lambda x: x.put_(x[:2], torch.tensor([5, 6]).npu()),
+    "select": lambda x: torch.index_select(x, 0, torch.tensor([1, 0]).npu(), out=x[:2]),
+    "select index": lambda x: torch.index_select(x + 1, 0, x, out=x),
+}
+
+
+@pytest.mark.parametrize("name", OVERLAPPING)
+def test_memory_that_is_read_and_written_is_refused(name):
+    with pytest.raises(RuntimeError, match="refer to a single memory location"):
+        OVERLAPPING[name](torch.arange(4, device="npu"))
+
+
+def test_parts_of_one_storage_that_do_not_overlap_are_taken():
+    x = torch.arange(6, device="npu")
+    x[4:].index_put_((x[:2],), x[2:4])
+    assert x.tolist() == [0, 1, 2, 3, 2, 3]

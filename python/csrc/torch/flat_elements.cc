@@ -1,5 +1,6 @@
 // Elements by their position in the flattened tensor, and by their order among those that a mask selects.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/where.h>
@@ -30,6 +31,8 @@ at::Tensor& Put(at::Tensor& self, const at::Tensor& given_index, const at::Tenso
               "got ",
               source.numel(), " and ", index.numel());
   TORCH_CHECK_INDEX(self.numel() > 0 || index.numel() == 0, "put_(): tried to put elements into an empty tensor");
+  at::assert_no_overlap(self, given_index);
+  at::assert_no_overlap(self, source);
   if (index.numel() == 0) return self;
   at::Tensor flat = self.reshape({-1});
   flat.index_put_({index.reshape({-1})}, source.reshape({-1}), accumulate);

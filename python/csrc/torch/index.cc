@@ -1,6 +1,7 @@
 // Operators that gather and scatter elements. The kernels check every index when they run; an index out of range is a
 // device error at the next synchronisation.
 #include <ATen/ExpandUtils.h>
+#include <ATen/MemoryOverlap.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/IListRef.h>
 #include <ATen/core/Tensor.h>
@@ -46,6 +47,9 @@ at::Tensor& IndexSelectOut(const at::Tensor& self, int64_t dim, const at::Tensor
                     "index_select(): Expected dtype int32 or int64 for index, got ", index.scalar_type());
   TORCH_CHECK(self.scalar_type() == out.scalar_type(),
               "index_select(): self and result must have the same scalar type");
+  at::assert_no_internal_overlap(out);
+  at::assert_no_overlap(out, self);
+  at::assert_no_overlap(out, index);
   if (!KernelsKnow(self) || self.dim() == 0) return FallBack<at::_ops::index_select_out>(self, dim, index, out);
   dim = at::maybe_wrap_dim(dim, self.dim());
   std::vector<int64_t> shape = self.sizes().vec();
@@ -266,14 +270,23 @@ at::Tensor OnlyMask(const at::Tensor& self, const c10::List<std::optional<at::Te
   return mask.to(self.device()).reshape(shape);
 }
 
+// Elements are written in no order, so that none may be read as a value or an index, as on other devices.
+void CheckApart(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const at::Tensor& values) {
+  at::assert_no_overlap(self, values);
+  for (const std::optional<at::Tensor>& index : indices)
+    if (index.has_value() && index->defined()) at::assert_no_overlap(self, *index);
+}
+
 at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices, const at::Tensor& values,
                      bool accumulate, bool unsafe) {
-  if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
-    return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
   // As in torch, the value may have any dtype; and the host need not wait for the number of selected elements.
   if (!accumulate && values.numel() == 1)
     if (const at::Tensor mask = OnlyMask(self, indices); mask.defined())
       return self.masked_fill_(mask, values.reshape({}));
+  // A call on the CPU would have copies of them, in which nothing overlaps.
+  CheckApart(self, indices, values);
+  if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
+    return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
   const Advanced call(self, indices);
   TORCH_CHECK(self.scalar_type() == values.scalar_type(),
               "Index put requires the source and destination dtypes match, got ", self.scalar_type(),
