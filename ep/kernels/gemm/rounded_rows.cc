@@ -127,23 +127,26 @@ void RowRounding::RoundRow(int64_t m0, int64_t i) {
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
   const float* row = LoadRow(m0 + i);
+  const bool fours = order_.unit == 4 && order_.bytes == 1;
   for (int64_t g = 0; g < groups_; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
-    const float magnitude = std::bit_cast<float>(GroupMagnitudeBits(row + begin, end - begin));
-    const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
-    int32_t sum = 0;
-    if (order_.unit == 4 && order_.bytes == 1) {
-      int8_t* const first = to.data + BeginOf(g) / 4 * to.step;
-      sum = RoundFours(row + begin, end - begin, factor, order_.shift, first, to.step);
-    } else {
-      for (int64_t k = begin; k < end; k += kBlock) {
-        const int64_t count = std::min(kBlock, end - k);
-        sum += RoundGroup(row + k, count, factor, /*shift=*/0, rounded);
-        to.Store(BeginOf(g) + k - begin, rounded, count);
+    WithCount(end - begin, [&](auto values) {
+      const float magnitude = std::bit_cast<float>(GroupMagnitudeBits(row + begin, values));
+      const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
+      int32_t sum = 0;
+      if (fours) {
+        int8_t* const first = to.data + BeginOf(g) / 4 * to.step;
+        sum = RoundFours(row + begin, values, factor, order_.shift, first, to.step);
+      } else {
+        for (int64_t k = begin; k < end; k += kBlock) {
+          const int64_t count = std::min(kBlock, end - k);
+          sum += RoundGroup(row + k, count, factor, /*shift=*/0, rounded);
+          to.Store(BeginOf(g) + k - begin, rounded, count);
+        }
       }
-    }
-    scales_[g * slots_ + slot] = magnitude / 127.0f;
-    sums_[g * slots_ + slot] = sum;
+      scales_[g * slots_ + slot] = magnitude / 127.0f;
+      sums_[g * slots_ + slot] = sum;
+    });
   }
 }
 
