@@ -100,16 +100,15 @@ class WeightOnlyLinear(torch.nn.Module):
 class IntegerLinear(torch.nn.Module):
     """A linear layer that multiplies int8 activations and int8 weights exactly in int32.
 
-    Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out]; ``bias``; ``step`` float32 [1],
-    that of static activations, else None; ``input_scale``: what static activations are divided by,
-    float32 [1] or [in], or what others are multiplied by before each row gets its scale, [in] of
-    the activations' dtype, or None.
+    Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out], of activations and weights if
+    activations are ``static``, else of weights; ``bias``; ``input_scale``: what static activations
+    are divided by, float32 [1] or [in], or what others are multiplied by before each row gets its
+    scale, [in] of the activations' dtype, or None.
     """
 
     weight: torch.Tensor
     scale: torch.Tensor
     bias: torch.Tensor | None
-    step: torch.Tensor | None
     input_scale: torch.Tensor | None
 
     def __init__(
@@ -118,15 +117,15 @@ class IntegerLinear(torch.nn.Module):
         scale: torch.Tensor,
         bias: torch.Tensor | None,
         *,
-        step: torch.Tensor | None = None,
+        static: bool = False,
         input_scale: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = weight.shape
+        self.static = static
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
-        self.register_buffer("step", step)
         self.register_buffer("input_scale", input_scale)
 
     @staticmethod
@@ -143,32 +142,42 @@ class IntegerLinear(torch.nn.Module):
                 input_scale = (1 / factors).to(dtype)
                 factors = 1 / input_scale.float()  # the inverse of what is stored
         weight, scale = quantized_columns(linear.weight, 8, 0, torch.float32, factors)
-        return IntegerLinear(weight, scale[0], linear.bias, step=step, input_scale=input_scale)
+        return IntegerLinear(
+            weight,
+            scale[0] if step is None else scale[0] * step,
+            linear.bias,
+            static=step is not None,
+            input_scale=input_scale,
+        )
 
     @property
     def operators(self) -> dict[str, int]:
         """The operators of a call and how many."""
-        rounding = "npu_dynamic_quant" if self.step is None else "npu_quantize"
+        rounding = "npu_quantize" if self.static else "npu_dynamic_quant"
         return {rounding: 1, "npu_quant_matmul": 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return x @ W + bias of x's dtype; x: [.., in_features]."""
         rows = x.reshape(-1, self.in_features)
-        if self.step is None:
-            integers, scale = torch.ops.npu.npu_dynamic_quant(rows, smooth_scales=self.input_scale)
-        else:
+        of_rows = None
+        if self.static:
             integers = torch.ops.npu.npu_quantize(rows, self.input_scale, None, torch.qint8, -1)
-            scale = self.step.expand(rows.shape[0])
+        else:
+            integers, of_rows = torch.ops.npu.npu_dynamic_quant(
+                rows, smooth_scales=self.input_scale
+            )
         if x.dtype in (torch.float16, torch.bfloat16):
             y = torch.ops.npu.npu_quant_matmul(
-                integers, self.weight, self.scale, pertoken_scale=scale, bias=self.bias,
+                integers, self.weight, self.scale, pertoken_scale=of_rows, bias=self.bias,
                 output_dtype=x.dtype,
             )  # fmt: skip
         else:  # the operator has no float32 results
             sums = torch.ops.npu.npu_quant_matmul(
                 integers, self.weight, self.scale, output_dtype=torch.int32
             )
-            y = sums.to(x.dtype) * self.scale * scale[:, None]
+            y = sums.to(x.dtype) * self.scale
+            if of_rows is not None:
+                y = y * of_rows[:, None]
             if self.bias is not None:
                 y = y + self.bias
         return y.reshape(*x.shape[:-1], self.out_features)

@@ -61,8 +61,8 @@ class SummedWeightOnlyLinear(nn.Module):
 class SummedIntegerLinear(nn.Module):
     """The same of int8 activations and weights.
 
-    Without ``step`` each rank gives its part of a row a scale of its own. The operator has results
-    of bfloat16 only with scales of bfloat16.
+    Unless activations are ``static`` each rank gives its part of a row a scale of its own. The
+    operator has results of bfloat16 only with scales of bfloat16.
     """
 
     def __init__(
@@ -70,26 +70,27 @@ class SummedIntegerLinear(nn.Module):
         weight: torch.Tensor,
         scale: torch.Tensor,
         bias: torch.Tensor | None,
-        step: torch.Tensor | None,
         input_scale: torch.Tensor | None,
+        *,
+        static: bool,
     ) -> None:
         super().__init__()
+        self.static = static
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", bias)
-        self.register_buffer("step", step)
         self.register_buffer("input_scale", input_scale)
-        self.operators = {"npu_dynamic_quant" if step is None else "npu_quantize": 1}
+        self.operators = {"npu_quantize" if static else "npu_dynamic_quant": 1}
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Project x [.., in], this rank's part, to [.., out]."""
         held: Any = self
         rows = x.reshape(-1, held.weight.shape[0])
-        if held.step is None:
-            integers, tokens = torch.ops.npu.npu_dynamic_quant(rows, smooth_scales=held.input_scale)
-        else:
+        tokens = None
+        if held.static:
             integers = torch.ops.npu.npu_quantize(rows, held.input_scale, None, torch.qint8, -1)
-            tokens = held.step.expand(rows.shape[0])
+        else:
+            integers, tokens = torch.ops.npu.npu_dynamic_quant(rows, smooth_scales=held.input_scale)
         y = torch.ops.npu.npu_mm_all_reduce_base(
             integers, held.weight, GROUP, dequant_scale=held.scale, pertoken_scale=tokens
         )
@@ -127,7 +128,7 @@ def columns_of(linear: nn.Module, parts: Sequence[range]) -> nn.Module:
             taken(linear.weight),
             taken(linear.scale),
             taken(linear.bias),
-            step=linear.step,
+            static=linear.static,
             input_scale=linear.input_scale,
         )
     raise _undivided(linear)
@@ -165,7 +166,7 @@ def rows_of(linear: nn.Module, rows: range, dtype: torch.dtype, *, biased: bool)
             factors = _slice(factors, 0, rows)
         scale = linear.scale.to(torch.bfloat16) if dtype == torch.bfloat16 else linear.scale
         return SummedIntegerLinear(
-            _slice(linear.weight, 0, rows), scale, linear.bias, linear.step, factors
+            _slice(linear.weight, 0, rows), scale, linear.bias, factors, static=linear.static
         )
     raise _undivided(linear)
 

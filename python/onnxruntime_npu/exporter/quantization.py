@@ -186,7 +186,7 @@ def quantize(
     return [
         name
         for name, module in interface.named_modules()
-        if isinstance(module, IntegerLinear) and module.step is None
+        if isinstance(module, IntegerLinear) and not module.static
     ]
 
 

@@ -26,21 +26,27 @@ def keep_leading_axes(graph: ir.Graph) -> None:
 
 
 def _rounding(product: ir.Node) -> ir.Node | None:
-    """Return the node that rounds rows for this product alone, each by a scale of its own."""
+    """Return the node that rounds rows for this product alone, by a scale of each or of all."""
     rounded, scale = product.inputs[0], product.inputs[4] if len(product.inputs) > 4 else None
     node = None if rounded is None else rounded.producer()
-    if node is None or scale is None or node.domain != "npu":
+    if node is None or node.domain != "npu":
         return None
-    if node.op_type != all_ops()["npu_dynamic_quant"].onnx_type:
+    results = [value for value in (rounded, scale) if value is not None]
+    if list(node.outputs) != results or any(value.is_graph_output() for value in results):
         return None
-    if list(node.outputs) != [rounded, scale] or any(v.is_graph_output() for v in node.outputs):
+    if any(use.node is not product for value in results for use in value.uses()):
         return None
-    if any(use.node is not product for value in node.outputs for use in value.uses()):
-        return None
+    operators = all_ops()
+    if node.op_type == operators["npu_quantize"].onnx_type:
+        axis, scales = node.attributes.get("axis"), node.inputs[1]
+        last = axis is not None and axis.as_int() == -1
+        fits = scales is not None and scales.shape is not None and scales.shape.rank() == 1
+        return node if last and fits else None
     mode = node.attributes.get("quant_mode")
     grouped = len(node.inputs) > 2 and node.inputs[2] is not None
     by_rows = mode is None or mode.as_string() == "pertoken"
-    return node if by_rows and not grouped else None
+    dynamic = node.op_type == operators["npu_dynamic_quant"].onnx_type
+    return node if dynamic and by_rows and not grouped else None
 
 
 def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> None:
@@ -67,7 +73,8 @@ def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> N
         source = _reshaped(source, given, before_it, first)
     first.replace_input_with(0, source)
     if rounding is not None:
-        rounding.outputs[0].shape, rounding.outputs[1].shape = given, ir.Shape(leading)
+        for value, shape in zip(rounding.outputs, (given, ir.Shape(leading)), strict=False):
+            value.shape = shape
     result.shape = made
     for reader, target in zip(readers, behind_it, strict=True):
         output = reader.outputs[0]

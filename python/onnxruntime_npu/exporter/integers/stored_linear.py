@@ -62,7 +62,11 @@ class StoredLinear(nn.Module):
             # One scale for all activations is taken with int8 alone, which holds int4, too.
             step = stored.input_scale
             layer = IntegerLinear(
-                stored.values(), stored.scale[0], bias, step=step, input_scale=step
+                stored.values(),
+                stored.scale[0] if step is None else stored.scale[0] * step,
+                bias,
+                static=step is not None,
+                input_scale=step,
             )
         return layer if stored.order is None else Reordered(stored.order, layer)
 
