@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 
+import onnxruntime_npu
 import onnxruntime_npu_command
 import pytest
 from onnxruntime_npu import cli
@@ -42,6 +43,10 @@ def run(*arguments):
         (["generate", "nowhere"], "required: --prompt"),
         (["serve", "out", "--deadline", "0"], "expected a positive number of seconds, got 0"),
         (["serve", "out", "--max-queue", "-1"], "expected a whole number from 0, got -1"),
+        (["run", "-m", "no_such_module"], "expected a module, got 'no_such_module'"),
+        (["run", os.path.dirname(__file__)], "which has no __main__.py"),
+        (["run", "-m", "no_such.part"], "expected a module, got 'no_such.part'"),
+        (["generate", "out", "--prompt", "x", "--greedy", "--top-k", "3"], "not with --greedy"),
         (["fly"], "invalid choice: 'fly'"),
         ([], "required: COMMAND"),
     ],
@@ -85,8 +90,8 @@ def test_calibration_reads_lines_of_text(capsys, tmp_path):
     assert export_commands._lines(str(tmp_path / "texts")) == ["one line", "and another"]
     assert run(*arguments, *quantised) == 2
     assert "calibration of token ids for a model without a tokenizer" in capsys.readouterr().err
-    assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "missing") == 1
-    assert "missing" in capsys.readouterr().err
+    assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "missing") == 2
+    assert f"no such file: {tmp_path / 'missing'}" in capsys.readouterr().err
     (tmp_path / "binary").write_bytes(b"\xee\x00")
     assert run(*arguments, "--quant", "w8a8", "--calibration", tmp_path / "binary") == 2
     assert "expected text in UTF-8, got other bytes in " in capsys.readouterr().err
@@ -116,6 +121,22 @@ def test_info(capsys):
     facts = json.loads(capsys.readouterr().out)
     assert facts["devices"][0]["id"] == 0
     assert "NPURmsNorm" in facts["npu_operators"]
+
+
+def test_version(capsys):
+    assert run("--version") == 0
+    assert capsys.readouterr().out == f"onnxruntime-npu {onnxruntime_npu.__version__}\n"
+
+
+def test_a_missing_level_of_kernels_is_one_line(monkeypatch, capsys):
+    def missing():
+        raise RuntimeError("no kernel library for ORT_NPU_ISA=avx2: build the package with it")
+
+    monkeypatch.setattr("onnxruntime_npu._C.registered_ops", missing)
+    assert run("info") == 1
+    error = capsys.readouterr().err
+    assert error.startswith("onnxruntime-npu: error: no kernel library for ORT_NPU_ISA=avx2")
+    assert error.count("\n") == 1
 
 
 def test_ops(capsys):
@@ -188,6 +209,18 @@ def test_text_is_written_to_terminals_that_have_no_characters_for_it(lettered, m
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert run("generate", lettered()[1], "--prompt", "x", "--provider", "cpu") == 0
     assert written.getvalue() == b"K?ln\n"
+
+
+def test_an_interruption_ends_the_line_of_streamed_text(lettered, monkeypatch, capsys):
+    def interrupted(_model, _prompt, *, on_text, **_options):
+        on_text("Half an")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CausalLM, "generate", interrupted)
+    assert run("generate", lettered()[1], "--prompt", "x", "--provider", "cpu") == 130
+    output = capsys.readouterr()
+    assert output.out == "Half an\n"
+    assert output.err == "onnxruntime-npu: error: interrupted\n"
 
 
 def test_cli_runs_as_a_process():

@@ -177,3 +177,4 @@ def test_command_runs_a_script_like_python(tmp_path, arguments, code, out, err):
     )
     assert (run.returncode, run.stdout) == (code, out), run.stderr
     assert err in run.stderr
+    assert "runpy" not in run.stderr  # only the script's own lines

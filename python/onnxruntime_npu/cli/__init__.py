@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from ..errors import ArgumentError, ExportError, ServingError, UnsupportedError
+from ..version import __version__
 from . import (
     convert_commands,
     export_commands,
@@ -103,6 +104,7 @@ def _fail(code: int, reason: object) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog=PROGRAM, description="Export, run and inspect models on the NPU.")
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     inspect_commands.add_commands(commands)
     export_commands.add_commands(commands)

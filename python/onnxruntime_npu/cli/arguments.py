@@ -31,13 +31,13 @@ def choice(
         flag,
         choices=choices,
         default=choices[0],
-        help=f"{meaning}: {', '.join(choices)} (default: {choices[0]})",
+        help=f"{meaning} (default: {choices[0]})",
     )
 
 
 def number_of_ranks(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
     """Add an option that counts processes."""
-    parser.add_argument(flag, type=_count, default=1, metavar="N", help=meaning)
+    parser.add_argument(flag, type=_count, default=1, metavar="N", help=f"{meaning} (default: 1)")
 
 
 def whole_number(text: str) -> int:

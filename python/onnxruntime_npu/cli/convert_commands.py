@@ -13,9 +13,9 @@ def add_commands(commands: Commands) -> None:
     convert = commands.add_parser(
         "convert",
         help="an ONNX file of another exporter to npu:: operators",
-        description="Rewrite norms, rotary embeddings, attention, gated MLPs, GELU and 4-bit "
-        "matmuls of an ONNX file (of torch.onnx, transformers, optimum or onnxruntime-genai) into "
-        "npu:: operators with function bodies.",
+        description="Rewrite norms, rotary embeddings, attention, gated MLPs, GELU, experts, "
+        "and matmuls of 4 and 8 bits of an ONNX file (of torch.onnx, transformers, optimum or "
+        "onnxruntime-genai) into npu:: operators with function bodies.",
     )
     convert.add_argument("source", metavar="IN", help="ONNX file")
     convert.add_argument("target", metavar="OUT", help="file to write; weights go to OUT.data")

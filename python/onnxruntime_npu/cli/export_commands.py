@@ -113,7 +113,8 @@ def _add_export(commands: Commands) -> None:
         "--check",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="compare the written file with the eager model: logits, greedy tokens, perplexity",
+        help="compare the written file with the eager model: logits, greedy tokens, perplexity "
+        "(default: --check)",
     )
     export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
     export.set_defaults(run=_export)
@@ -306,6 +307,8 @@ def _lines(path: str | None) -> list[str] | None:
         return None
     try:
         text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ArgumentError(f"no such file: {path}") from None
     except UnicodeDecodeError as error:
         raise ArgumentError(f"expected text in UTF-8, got other bytes in {path}") from error
     lines = [line.strip() for line in text.splitlines()]

@@ -55,6 +55,11 @@ def add_command(commands: Commands) -> None:
 def _generate(arguments: argparse.Namespace) -> int | None:
     from ..generation import ranks
 
+    if arguments.greedy:
+        drawn = ("temperature", "top_k", "top_p")
+        if given := [name for name in drawn if getattr(arguments, name) is not None]:
+            flag = "--" + given[0].replace("_", "-")
+            raise ArgumentError(f"{flag} is for drawn tokens, not with --greedy: leave one out")
     rank = ranks.rank_of_process()
     if arguments.ranks > 1 and rank is None:
         ranks.parts_for(Path(arguments.model_dir), arguments.ranks)
@@ -66,14 +71,15 @@ def _generate(arguments: argparse.Namespace) -> int | None:
         sys.stdout.reconfigure(errors="replace")  # a model may write what a terminal has not
     provider = PROVIDERS[arguments.provider]
     model, options = _model(arguments, provider)
-    result = model.generate(
-        arguments.prompt,
-        max_new_tokens=arguments.max_new_tokens,
-        sampler=_sampler(arguments, model.generation_config),
-        on_text=(lambda text: print(text, end="", flush=True)) if speaks else None,
-        **options,
-    )
-    if speaks:
+    with _Line() as line:
+        result = model.generate(
+            arguments.prompt,
+            max_new_tokens=arguments.max_new_tokens,
+            sampler=_sampler(arguments, model.generation_config),
+            on_text=line.write if speaks else None,
+            **options,
+        )
+    if speaks and not line.begun:  # an answer without text
         print()
     if speaks and arguments.stats:
         print(
@@ -82,6 +88,24 @@ def _generate(arguments: argparse.Namespace) -> int | None:
             file=sys.stderr,
         )
     return None
+
+
+class _Line:
+    """Streamed text, whose line ends with the block, so that an error begins on the next one."""
+
+    begun = False
+
+    def __enter__(self) -> _Line:
+        return self
+
+    def __exit__(self, *_failure: object) -> None:
+        if self.begun:
+            print()
+
+    def write(self, text: str) -> None:
+        """Print a piece."""
+        self.begun = True
+        print(text, end="", flush=True)
 
 
 def _model(arguments: argparse.Namespace, provider: Any) -> tuple[Any, dict[str, Any]]:

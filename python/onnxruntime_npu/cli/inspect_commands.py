@@ -30,7 +30,10 @@ def _info(arguments: argparse.Namespace) -> None:
         {"id": i, **_C.device_properties(i), "memory_limit": _C.memory_limit(i)}
         for i in range(_C.device_count())
     ]
-    kernels = _C.registered_ops()
+    try:
+        kernels = _C.registered_ops()
+    except RuntimeError as error:  # kernels of the level in ORT_NPU_ISA are not installed
+        raise ImportError(str(error)) from error
     fused = sorted(k["type"] for k in kernels if k["domain"] == "npu")
     standard = sorted({k["type"] for k in kernels if k["domain"] == ""})
     facts: dict[str, Any] = {
@@ -58,7 +61,7 @@ def _info(arguments: argparse.Namespace) -> None:
             f"{'device ' + str(device['id']):16} {device['name']}, "
             f"{device['compute_units']} compute units, {device['memory_limit'] / 2**30:.1f} GiB"
         )
-    print(f"{'npu operators':16} {len(fused)} (onnxruntime-npu ops)")
+    print(f"{'npu operators':16} {len(fused)} types of nodes; functions: onnxruntime-npu ops")
     print(f"{'onnx operators':16} {len(standard)}: {' '.join(standard)}")
 
 
