@@ -2,11 +2,22 @@
 
 Importing this package registers ``NPUExecutionProvider`` with the installed ``onnxruntime``, once.
 It never imports torch: names that need torch are resolved at their first use.
+
+- Sessions: ``InferenceSession("model.onnx", providers=["NPUExecutionProvider"])``, and
+  ``assignment(session)`` for the provider of each node.
+- Values in NPU memory: ``ortvalue_from_numpy``, ``ortvalue_to_numpy``, and the same for torch.
+- Export from torch: ``export``, ``export_causal_lm``, ``export_encoder``, ``export_seq2seq``,
+  ``export_image_text_to_text``.
+- Text from what was exported: ``generation.CausalLM``, ``NPUModelForCausalLM``.
+- Quantisation, and ONNX files of other exporters: ``converters``.
+- Operators with torch_npu's names, such as ``npu_rms_norm``; ``dir(onnxruntime_npu)`` lists them.
+- The device API, ``torch.npu``: ``npu``. Scripts of torch_npu: ``install_as_torch_npu``.
 """
 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
 from .session.provider_library import get_ep_name, get_ep_names, get_library_path
@@ -41,6 +52,9 @@ _HOMES = {
     "npu_format_cast_": "torch_npu_compat.formats",
 }
 
+# Modules that users read; others belong to the package.
+_MODULES = ("converters", "errors", "generation", "npu", "ops", "sampling", "torch_device")
+
 __all__ = ["get_ep_name", "get_ep_names", "get_library_path", "register", *_HOMES]
 
 
@@ -49,6 +63,23 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
+        value = _find(name, home)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("torch", "transformers", "onnx", "onnxscript", "safetensors", "gguf"):
+            raise
+        extra = "torch" if package == "torch" and not _needs(home)[1:] else "export"
+        raise ModuleNotFoundError(
+            f"{__name__}.{name} needs the package {package}: "
+            f"pip install 'onnxruntime-npu[{extra}]'",
+            name=error.name,
+        ) from error
+    globals()[name] = value
+    return value
+
+
+def _find(name: str, home: str) -> Any:
+    try:
         module = importlib.import_module(f".{home}", __name__)
     except ModuleNotFoundError as error:
         if error.name != f"{__name__}.{home}":
@@ -56,9 +87,29 @@ def __getattr__(name: str) -> Any:
         home, module = "ops", importlib.import_module(".ops", __name__)
         if not hasattr(module, name):
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
-    value = module if home == name and name not in _HOMES else getattr(module, name)
-    globals()[name] = value
-    return value
+    return module if home == name and name not in _HOMES else getattr(module, name)
+
+
+def _needs(home: str) -> tuple[str, ...]:
+    """Return the packages without which a module's names are not there."""
+    if home in ("exporter", "transformers_models", "converters"):
+        return ("torch", "transformers", "onnx")
+    return ("torch",) if home.startswith("torch_npu_compat") or home == "ops" else ()
+
+
+def __dir__() -> list[str]:
+    """List the public names that the installed packages allow: ``help`` resolves each of them."""
+    from .ops import torch_names
+
+    homes = {
+        **_HOMES,
+        **{name: name for name in _MODULES},
+        **{name: "ops" for name in torch_names() if not name.startswith("_")},
+    }
+    found = {home: all(map(importlib.util.find_spec, _needs(home))) for home in {*homes.values()}}
+    special = (name for name in globals() if name.startswith("__"))
+    eager = (name for name in __all__ if name not in _HOMES)
+    return sorted({*special, *eager, *(name for name, home in homes.items() if found[home])})
 
 
 register()

@@ -194,3 +194,31 @@ def test_missing_library_is_one_clear_error(tmp_path):
     result = run_python(code)
     assert result.returncode == 1
     assert "expected the provider library at" in result.stderr.strip().splitlines()[-1]
+
+
+def test_names_are_listed_without_torch():
+    result = run_python(
+        "import sys, onnxruntime_npu as o; print(*dir(o)); assert 'torch' not in sys.modules"
+    )
+    names = set(result.stdout.split())
+    assert {"assignment", "export_causal_lm", "npu_rms_norm", "generation", "register"} <= names
+    assert not {"Any", "annotations", "importlib", "define_operators_with_torch"} & names
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "extra"),
+    [
+        ("export_causal_lm", "transformers", "export"),
+        ("NPUModelForCausalLM", "torch", "export"),
+        ("converters", "onnx", "export"),
+        ("npu_rms_norm", "torch", "torch"),
+    ],
+)
+def test_a_missing_package_is_named_with_the_extra_that_has_it(name, package, extra):
+    code = f"import sys; sys.modules[{package!r}] = None; import onnxruntime_npu as o; o.{name}"
+    result = run_python(code)
+    assert result.returncode == 1
+    assert result.stderr.strip().splitlines()[-1] == (
+        f"ModuleNotFoundError: onnxruntime_npu.{name} needs the package {package}: "
+        f"pip install 'onnxruntime-npu[{extra}]'"
+    )
