@@ -64,6 +64,12 @@ def test_unsupported_element_types_are_refused(values):
         ortvalue_from_numpy(np.array(values))
 
 
+@pytest.mark.parametrize("read", [ortvalue_to_numpy, onnxruntime_npu.ortvalue_to_torch])
+def test_arrays_are_no_values(read):
+    with pytest.raises(TypeError, match=r"expected an OrtValue, got ndarray"):
+        read(np.ones(2))
+
+
 def test_strings_are_refused():
     cast = helper.make_node("Cast", ["x"], ["y"], "cast", to=TensorProto.STRING)
     model = make_model([cast], [("x", TensorProto.FLOAT, [1])], [("y", TensorProto.STRING, [1])])

@@ -196,6 +196,23 @@ def test_missing_library_is_one_clear_error(tmp_path):
     assert "expected the provider library at" in result.stderr.strip().splitlines()[-1]
 
 
+def test_missing_kernels_are_one_clear_error_and_no_fallback(tmp_path):
+    package = Path(onnxruntime_npu.__file__).parent
+    missing = shutil.ignore_patterns("libnpu_kernels_*", "_torch*.so", "__pycache__")
+    shutil.copytree(package, tmp_path / package.name, ignore=missing)
+    (tmp_path / "add.onnx").write_bytes(add_model())
+    code = f"""
+import sys
+sys.path.insert(0, {str(tmp_path)!r})
+import onnxruntime, onnxruntime_npu
+onnxruntime.InferenceSession({str(tmp_path / "add.onnx")!r}, providers=[{NPU!r}])
+"""
+    result = run_python(code, {"ORT_NPU_ISA": "portable"})
+    assert result.returncode == 1 and result.stdout == ""
+    last = result.stderr.strip().splitlines()[-1]
+    assert "Fail: no kernel library for ORT_NPU_ISA=portable: expected" in last
+
+
 def test_names_are_listed_without_torch():
     result = run_python(
         "import sys, onnxruntime_npu as o; print(*dir(o)); assert 'torch' not in sys.modules"

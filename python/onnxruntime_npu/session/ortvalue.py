@@ -73,6 +73,8 @@ def _upload(carrier: np.ndarray, element_type: int, device_id: int) -> OrtValue:
 
 
 def _name(value: OrtValue) -> str:
+    if not isinstance(value, OrtValue):
+        raise TypeError(f"expected an OrtValue, got {type(value).__name__}")
     if not value.is_tensor() or NAMES.get(value.element_type()) not in _ELEMENT_TYPES:
         raise TypeError(f"expected a tensor of a fixed-size element type, got {value.data_type()}")
     return NAMES[value.element_type()]

@@ -262,7 +262,8 @@ def _readable(error: Exception, decisions: list[dict[str, Any]], device_id: Any)
         )
     if _NO_GRAPH in text:
         return C.Fail(_why_no_graph(decisions))
-    if isinstance(error, (ValueError, RuntimeError)) and get_ep_name() in text:
+    ours = get_ep_name() in text or "ORT_NPU_" in text  # the provider, or the runtime below it
+    if isinstance(error, (ValueError, RuntimeError)) and ours:
         if f"Unknown Provider Type: {get_ep_name()}" in text:
             count = sum(d.ep_name == get_ep_name() for d in C.get_ep_devices())
             text = (
