@@ -410,6 +410,20 @@ def test_attention_layout_matches_its_meta_kernel(rows, value_size):
     torch.testing.assert_close(compiled, attend(q, k, v))
 
 
+def test_who_asks_for_torch_before_its_import_does_not_lose_the_device(run_python):
+    """As transformers does when it is imported."""
+    script = """
+import importlib.util, sys
+import onnxruntime_npu
+assert importlib.util.find_spec("torch").origin and importlib.util.find_spec("torch").loader
+assert "torch" not in sys.modules
+import torch
+assert torch.ones(2, device="npu").sum().item() == 2 and torch.ops.npu.npu_rms_norm
+assert not any(type(finder).__name__ == "_TorchFinder" for finder in sys.meta_path)
+"""
+    assert run_python(script) == (0, "")
+
+
 def test_cpu_fallback_can_be_disabled(run_python):
     def output(script, value):
         return run_python(script, TORCH_NPU_FALLBACK_CPU_DISABLE=value, ORT_NPU_LOG="warning")[1]

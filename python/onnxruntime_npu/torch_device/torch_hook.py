@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
 import warnings
 from collections.abc import Sequence
@@ -37,21 +36,28 @@ def _define() -> None:
 
 
 class _TorchFinder(MetaPathFinder):
-    """Finds torch by the normal import path and runs the definitions after its import."""
+    """Finds torch by the other finders and runs the definitions after its import.
+
+    It stays until then: packages such as transformers ask whether there is a torch, by
+    ``importlib.util.find_spec``, long before they import it.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         if name != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
+        others = [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
+        found = (f.find_spec(name, path, target) for f in others)
+        spec = next((spec for spec in found if spec is not None), None)
         if spec is None or spec.loader is None:
             return spec
         execute = spec.loader.exec_module
 
         def execute_and_define(module: ModuleType) -> None:
             execute(module)
+            if self in sys.meta_path:
+                sys.meta_path.remove(self)
             _define()
 
         spec.loader.exec_module = execute_and_define  # type: ignore[method-assign]
