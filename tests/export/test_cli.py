@@ -46,7 +46,10 @@ def run(*arguments):
         (["run", "-m", "no_such_module"], "expected a module, got 'no_such_module'"),
         (["run", os.path.dirname(__file__)], "which has no __main__.py"),
         (["run", "-m", "no_such.part"], "expected a module, got 'no_such.part'"),
-        (["generate", "out", "--prompt", "x", "--greedy", "--top-k", "3"], "not with --greedy"),
+        (
+            ["generate", "out", "--prompt", "x", "--greedy", "--top-k", "3"],
+            "expected --greedy or --top-k, got both",
+        ),
         (["fly"], "invalid choice: 'fly'"),
         ([], "required: COMMAND"),
     ],

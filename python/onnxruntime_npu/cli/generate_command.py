@@ -59,7 +59,7 @@ def _generate(arguments: argparse.Namespace) -> int | None:
         drawn = ("temperature", "top_k", "top_p")
         if given := [name for name in drawn if getattr(arguments, name) is not None]:
             flag = "--" + given[0].replace("_", "-")
-            raise ArgumentError(f"{flag} is for drawn tokens, not with --greedy: leave one out")
+            raise ArgumentError(f"expected --greedy or {flag}, got both: leave one out")
     rank = ranks.rank_of_process()
     if arguments.ranks > 1 and rank is None:
         ranks.parts_for(Path(arguments.model_dir), arguments.ranks)
