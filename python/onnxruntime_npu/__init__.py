@@ -20,6 +20,7 @@ import importlib
 import importlib.util
 from typing import Any
 
+from .extras import missing_package
 from .session.provider_library import get_ep_name, get_ep_names, get_library_path
 from .session.registration import register
 from .torch_device.torch_hook import define_operators_with_torch
@@ -65,8 +66,8 @@ def __getattr__(name: str) -> Any:
     try:
         value = _find(name, home)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package not in ("torch", "transformers", "onnx", "onnxscript", "safetensors", "gguf"):
+        package = missing_package(error)
+        if package is None:
             raise
         extra = "torch" if package == "torch" and not _needs(home)[1:] else "export"
         raise ModuleNotFoundError(

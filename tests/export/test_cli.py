@@ -170,6 +170,30 @@ def test_bad_environment_prints_one_line():
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("package", "command"),
+    [("torch", "export"), ("transformers", "export"), ("onnx", "inline")],
+)
+def test_a_missing_package_is_named_with_its_extra(tmp_path, package, command):
+    (tmp_path / "config.json").write_text("{}")
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c"),
+            f"import sys; sys.modules[{package!r}] = None; from onnxruntime_npu import cli; "
+            f"sys.exit(cli.main([{command!r}, {str(tmp_path)!r}, 'out']))",
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"onnxruntime-npu: error: this command needs the package {package}: "
+        "pip install 'onnxruntime-npu[export]'"
+    )
+
+
 def test_interrupted_start_prints_one_line(monkeypatch, capsys):
     def interrupted(*_arguments):
         raise KeyboardInterrupt

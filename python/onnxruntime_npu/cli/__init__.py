@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from ..errors import ArgumentError, ExportError, ServingError, UnsupportedError
+from ..extras import missing_package
 from ..version import __version__
 from . import (
     convert_commands,
@@ -49,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(130, "interrupted")
     except _Stopped as stop:
         return _fail(128 + stop.number, _SIGNALS[stop.number])
+    except ModuleNotFoundError as error:
+        package = missing_package(error)
+        if package is None or "pip install" in str(error):
+            return _fail(1, error)
+        extra = "pip install 'onnxruntime-npu[export]'"
+        return _fail(1, f"this command needs the package {package}: {extra}")
     except (
         ExportError,
         ServingError,

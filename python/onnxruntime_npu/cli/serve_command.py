@@ -115,6 +115,7 @@ def _serve(arguments: argparse.Namespace) -> None:
         )
         serve(arguments.model_dir, settings)
     except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
         raise ImportError(
-            f"serving needs the package {error.name}: pip install 'onnxruntime-npu[serve]'"
+            f"serving needs the package {package}: pip install 'onnxruntime-npu[serve]'"
         ) from None
