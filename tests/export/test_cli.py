@@ -6,6 +6,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import subprocess
 import sys
 
@@ -236,6 +237,16 @@ def test_text_is_written_to_terminals_that_have_no_characters_for_it(lettered, m
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
     assert run("generate", lettered()[1], "--prompt", "x", "--provider", "cpu") == 0
     assert written.getvalue() == b"K?ln\n"
+
+
+@pytest.mark.parametrize("name", ["generation_config.json", "tokenizer.json"])
+def test_a_damaged_file_of_an_export_is_one_line(lettered, tmp_path, capsys, name):
+    directory = shutil.copytree(lettered()[1], tmp_path / "out")
+    (directory / name).write_bytes(b"\xff{")
+    assert run("generate", directory, "--prompt", "x", "--provider", "cpu") == 2
+    error = capsys.readouterr().err
+    assert error.startswith("onnxruntime-npu: error: expected") and str(directory) in error
+    assert error.count("\n") == 1
 
 
 def test_an_interruption_ends_the_line_of_streamed_text(lettered, monkeypatch, capsys):

@@ -78,7 +78,12 @@ class Exported(ABC):
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.directory / name
-        return json.loads(path.read_text()) if path.is_file() else {}
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+        except ValueError as error:
+            raise ArgumentError(
+                f"expected JSON in UTF-8 in {path}, got other text: {error}"
+            ) from error
 
     @property
     def has_tokenizer(self) -> bool:
@@ -92,9 +97,14 @@ class Exported(ABC):
             raise ArgumentError(f"{self.directory} holds no tokenizer: generate from token ids")
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(
-            self.directory, local_files_only=True, trust_remote_code=False
-        )
+        try:
+            return AutoTokenizer.from_pretrained(
+                self.directory, local_files_only=True, trust_remote_code=False
+            )
+        except ValueError as error:  # what json raises, and transformers of what it does not know
+            raise ArgumentError(
+                f"expected a tokenizer that transformers reads in {self.directory}, got: {error}"
+            ) from error
 
     @functools.cached_property
     def _sampling(self) -> ort.InferenceSession:
