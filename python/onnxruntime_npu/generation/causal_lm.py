@@ -49,9 +49,16 @@ class CausalLM(Exported):
         """Turn a prompt into tokens, through the chat template if it exists and ``chat`` is set."""
         if chat and getattr(self.tokenizer, "chat_template", None):
             messages = [{"role": "user", "content": prompt}]
-            text = self.tokenizer.apply_chat_template(
-                messages, add_generation_prompt=True, tokenize=False
-            )
+            try:
+                text = self.tokenizer.apply_chat_template(
+                    messages, add_generation_prompt=True, tokenize=False
+                )
+            except Exception as error:  # a template is code, and jinja2 need not be installed
+                if type(error).__module__ != "jinja2.exceptions":
+                    raise
+                raise ArgumentError(
+                    f"expected a chat template that jinja2 runs, or chat=False (--raw): {error}"
+                ) from error
             return list(self.tokenizer.encode(text, add_special_tokens=False))
         return list(self.tokenizer.encode(prompt))
 

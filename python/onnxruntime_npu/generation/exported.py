@@ -78,12 +78,17 @@ class Exported(ABC):
 
     def _json(self, name: str) -> dict[str, Any]:
         path = self.directory / name
+        if not path.is_file():
+            return {}
         try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+            content = json.loads(path.read_text(encoding="utf-8"))
         except ValueError as error:
             raise ArgumentError(
                 f"expected JSON in UTF-8 in {path}, got other text: {error}"
             ) from error
+        if not isinstance(content, dict):
+            raise ArgumentError(f"expected a JSON object in {path}, got {type(content).__name__}")
+        return content
 
     @property
     def has_tokenizer(self) -> bool:
