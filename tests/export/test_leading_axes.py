@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import math
 
+import onnx
 import onnxruntime as ort
 import onnxruntime_npu
 import pytest
 import torch
 from onnxruntime_npu.converters import quantize_weights
+from onnxruntime_npu.opdef import torch_library
 from torch import nn
 
 BATCH, SEQUENCE, HEADS, SIZE = 3, 5, 4, 16
@@ -55,13 +57,31 @@ class Matrices(nn.Module):
         return self.first(x.reshape(-1, WIDTH)).sort(0).values
 
 
-def exported(module: nn.Module, scheme: str, tmp_path):
+class PackedRows(nn.Module):
+    """A product of rows of int4, of which eight are in an element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        words = torch.randint(-(2**31), 2**31 - 1, (WIDTH, WIDTH // 8), dtype=torch.int32)
+        self.register_buffer("weight", words)
+        self.register_buffer("scale", torch.rand(WIDTH) / 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows, steps = torch.ops.npu.npu_dynamic_quant(x.reshape(-1, WIDTH), dst_type=torch.quint4x2)
+        result = torch.ops.npu.npu_quant_matmul(
+            rows, self.weight, self.scale.float(), pertoken_scale=steps, output_dtype=torch.float16
+        )
+        return result.reshape(x.shape)
+
+
+def exported(module: nn.Module, scheme: str | None, tmp_path):
     torch.manual_seed(0)
     model = module.eval().half()
     path = tmp_path / "model.onnx"
     x = torch.randn(BATCH, SEQUENCE, WIDTH).half()
     static = {"calibration": [(x,)], "static_error": math.inf} if scheme == "w8a8" else {}
-    quantize_weights(model, scheme, group_size=32, **static)
+    if scheme:
+        quantize_weights(model, scheme, group_size=32, **static)
     shapes = {"x": {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}}
     report = onnxruntime_npu.export(model, (x,), path, dynamic_shapes=shapes)
     return model, path, report
@@ -99,3 +119,16 @@ def test_a_matrix_of_the_model_stays_one(tmp_path, scheme):
     model, path, report = exported(Matrices(), scheme, tmp_path)
     assert report.nodes["Reshape"] >= 1
     compare(model, path, PROVIDERS[0])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_rows_of_int4_keep_their_packed_size(tmp_path, provider):
+    torch_library.register()
+    model, path, report = exported(PackedRows(), None, tmp_path)
+    assert report.nodes.get("Reshape", 0) == 0
+    shapes = {
+        value.name: [size.dim_value or size.dim_param for size in value.type.tensor_type.shape.dim]
+        for value in onnx.load(path).graph.value_info
+    }
+    assert ["batch", "sequence", WIDTH // 8] in shapes.values()
+    compare(model, path, provider)

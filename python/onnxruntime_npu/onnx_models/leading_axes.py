@@ -73,7 +73,10 @@ def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> N
         source = _reshaped(source, given, before_it, first)
     first.replace_input_with(0, source)
     if rounding is not None:
-        for value, shape in zip(rounding.outputs, (given, ir.Shape(leading)), strict=False):
+        of_rows = rounding.outputs[0].shape  # of int4 eight columns are in one
+        columns = given[-1] if of_rows is None else of_rows[-1]
+        shapes = ir.Shape([*leading, columns]), ir.Shape(leading)
+        for value, shape in zip(rounding.outputs, shapes, strict=False):
             value.shape = shape
     result.shape = made
     for reader, target in zip(readers, behind_it, strict=True):
