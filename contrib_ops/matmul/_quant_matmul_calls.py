@@ -70,10 +70,10 @@ def samples_of_int8(make):
         bytes_(2, 3, 5, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(5), bias=floats(4),
         output_dtype=torch.float16, id="leading_axes",
     )  # fmt: skip
-    for lead in ([2, 3], [4, 1], [2, 3, 5]):
+    for lead in ([2, 3], [4, 1], [3, 0], [0, 3], [2, 3, 5]):
         yield Sample(
             bytes_(*lead, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(*lead),
-            bias=floats(4), output_dtype=torch.bfloat16, id=f"scales_of_{len(lead)}_axes_{lead[1]}",
+            bias=floats(4), output_dtype=torch.bfloat16, id=f"scales_of_{'_'.join(map(str, lead))}",
         )  # fmt: skip
     yield Sample(
         bytes_(2, 3, 8), bytes_(8, 4), scale(4), pertoken_scale=scale(2, 3),

@@ -285,10 +285,12 @@ def _body_scales_of_rows(b, call, left, pertoken_scale):
         return b.Unsqueeze(pertoken_scale, [-1])
     if given in (1, None) or rows in (2, None):
         return b.Reshape(pertoken_scale, [-1, 1])
-    # [M, 1], or [B, M] beside x1 [B, M, K].
+    # [M, 1], or [B, M] beside x1 [B, M, K]. B is not inferred, which it cannot be where M is 0.
     m = b.Slice(b.Shape(left), [-2], [-1])
+    first, last = b.Split(b.Shape(pertoken_scale), num_outputs=2)
     one = b.const([1], "int64")
-    return b.Reshape(pertoken_scale, b.Concat(b.const([-1], "int64"), m, one, axis=0))
+    batch = b.Where(b.Equal(last, m), first, one)
+    return b.Reshape(pertoken_scale, b.Concat(batch, m, one, axis=0), allowzero=1)
 
 
 @op.function
