@@ -46,6 +46,17 @@ class Heads(nn.Module):
         return self.second(heads.flip(-2).reshape(*x.shape[:-1], WIDTH))
 
 
+class Turned(nn.Module):
+    """A product of what a Transpose makes, whose leading axes change places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(x.transpose(0, 1)).transpose(0, 1)
+
+
 class Matrices(nn.Module):
     """What is a matrix for another reason than the product stays one."""
 
@@ -112,6 +123,14 @@ def test_heads_are_split_and_joined_once(tmp_path, scheme):
     model, path, report = exported(Heads(), scheme, tmp_path)
     assert report.nodes["Reshape"] == 2
     compare(model, path, PROVIDERS[0])
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("scheme", ["w4a16", "w8a8_dynamic"])
+def test_a_transpose_is_not_right_before_a_product_of_floats(tmp_path, scheme, provider):
+    model, path, report = exported(Turned(), scheme, tmp_path)
+    assert ("Reshape" in report.nodes) == (scheme == "w4a16")
+    compare(model, path, provider)
 
 
 @pytest.mark.parametrize("scheme", ["w4a16", "w8a8_dynamic"])

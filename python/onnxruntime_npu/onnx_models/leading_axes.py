@@ -69,6 +69,8 @@ def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> N
     behind_it = [constant_target(made, reader.outputs[0].shape) for reader in readers]
     if before_it is None or any(target is None for target in behind_it):
         return
+    if source.shape == given and rounding is None and _is_transposed(source):
+        return
     if source.shape != given:
         source = _reshaped(source, given, before_it, first)
     first.replace_input_with(0, source)
@@ -87,6 +89,16 @@ def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> N
             ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
         elif target is not None:
             set_target(reader, target, graph)
+
+
+def _is_transposed(value: ir.Value) -> bool:
+    """Whether a Transpose makes a value, which a product of floats must not read as it is.
+
+    A function of the product casts it and multiplies: onnxruntime 1.31 crashes where it moves the
+    Cast before a Transpose of axes that are not those of a matrix (MatmulTransposeFusion).
+    """
+    node = value.producer()
+    return node is not None and node.op_type == "Transpose" and not node.domain
 
 
 def _leading_axes(
