@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 
 import numpy as np
@@ -17,6 +18,7 @@ from onnxruntime_npu.generation import CausalLM
 from .conftest import CONTINUATIONS, PROMPTS, Forced, expected_logits, tiny_model
 from .test_adapters import PLAIN, adapted
 from .test_causal_lm import PROVIDERS
+from .test_quantized import rms
 
 pytestmark = pytest.mark.slow  # several exports; merged adapters are exported in test_adapters.py
 
@@ -100,6 +102,21 @@ def test_quantised_weights_keep_their_adapters(made):
         errors = logits_of(model, adapter) - exact
         # 8 bits of weights and of activations; without its adapter the error is ten times as large.
         assert np.sqrt((errors**2).mean()) < 0.05 * exact.std()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_ranks_differ_among_projections(made, provider):
+    """Those that an adapter leaves as they are have 0, and onnxruntime reuses memory."""
+    directory, models, _ = made("llama", "dynamic", dtype="float16")
+    model = CausalLM(directory, providers=[provider])
+    for adapter in models:
+        halved = copy.deepcopy(models[adapter]).half()
+        exact, rounded = (
+            np.stack([expected_logits(m, *p) for p in zip(PROMPTS, CONTINUATIONS, strict=True)])
+            for m in (models[adapter], halved)
+        )
+        # As much as float16 rounds in torch, in another order.
+        assert rms(logits_of(model, adapter) - exact) <= 2 * rms(rounded - exact)
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

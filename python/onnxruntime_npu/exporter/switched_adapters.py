@@ -29,7 +29,6 @@ from .weights.adapters import Change, merge_adapters, read_adapter
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _TRACED_RANK = 2  # of matrices that are traced; the file's may have any
-_RANK = "rank"
 _VERSION = 1
 
 
@@ -165,17 +164,19 @@ class SwitchedAdapters:
             value.const_value = ir.Tensor(empty, dtype=given.dtype, name=name)
             value.shape = ir.Shape(shape)
             graph.inputs.append(value)
-            if shape[-1] == _RANK:
+            if isinstance(rank := shape[-1], str):
                 ((product, _),) = value.uses()
                 between = product.outputs[0]
                 if between.shape is not None:
                     leading: list[Any] = list(between.shape)[:-1]
-                    between.shape = ir.Shape([*leading, _RANK])
+                    between.shape = ir.Shape([*leading, rank])
 
     def _inputs(self) -> Iterator[tuple[str, tuple[int | str, int | str]]]:
-        for name, place in self._places.items():
-            yield f"decoder.{name}.lora_A", (place.in_features, _RANK)
-            yield f"decoder.{name}.lora_B", (_RANK, place.out_features)
+        # A name each: onnxruntime reuses memory of a size for what has the same name, and adapters
+        # have other ranks, 0 too, in other projections.
+        for i, (name, place) in enumerate(self._places.items()):
+            yield f"decoder.{name}.lora_A", (place.in_features, f"rank_{i}")
+            yield f"decoder.{name}.lora_B", (f"rank_{i}", place.out_features)
 
     def write(self, folder: Path, dtype: torch.dtype) -> dict[str, dict[str, Any]]:
         """Write the file of each adapter; return what the report says of them, by name."""
