@@ -77,6 +77,7 @@ def constants(size: int) -> dict[str, np.ndarray]:
         "first": [0],
         "joined": [0, 0, HEADS * size],
         "same": [0, 0, 0, 0],
+        "matrix": [-1, HEADS * size],
     }
     arrays = {name: np.array(target, np.int64) for name, target in targets.items()}
     return {**arrays, "mask": np.triu(np.ones((2048, 2048), bool), 1)}
@@ -346,8 +347,12 @@ def test_groups_that_need_each_other_stay_apart(tmp_path):
                                            "values") for n in layer()], OUTPUTS),
         (layer(softmax_lse_flag=1), OUTPUTS),
         ([*layer(), onnx_node("Neg", "query", "negated")], (*OUTPUTS, "negated")),
+        # As int8 activations of a part for tensor parallelism need it.
+        ([n if n.name != "attended" else onnx_node("Reshape", "unsqueezed matrix", "attended")
+          for n in layer()], OUTPUTS),
     ],
-    ids=["inner value", "other tables", "other slots", "another result", "read elsewhere"],
+    ids=["inner value", "other tables", "other slots", "another result", "read elsewhere",
+         "a matrix of rows"],
 )  # fmt: skip
 def test_what_stays_apart(nodes, outputs):
     slots = onnx_node("Identity", "slots", "slots2")

@@ -121,13 +121,13 @@ def test_parts_generate_the_tokens_of_transformers_eagerly(tmp_path, ranks):
 QUANTISED = {"w8a16": 4e-3, "w4a16": 4e-3, "w8a8": 1e-2, "w8a8_dynamic": 2e-2}
 
 
-def errors_of_parts(tmp_path, model, schemes, **division):
+def errors_of_parts(tmp_path, model, schemes, cache="dynamic", **division):
     """Return how far two ranks' logits are from those of the quantised whole, by scheme.
 
     Relative to their norm.
     """
     for scheme in schemes:
-        options = {"dtype": "float16", "quant": scheme}
+        options = {"dtype": "float16", "quant": scheme, "cache": cache}
         if scheme == "w8a8":
             options["calibration"] = PROMPTS
         export_causal_lm(model, tmp_path / "whole" / scheme, check=False, **options)
@@ -148,18 +148,18 @@ def errors_of_parts(tmp_path, model, schemes, **division):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "schemes",
+    ("schemes", "cache"),
     [
-        ("w4a16",),
-        ("w8a8_dynamic",),
-        pytest.param(("w8a16", "w8a8"), marks=pytest.mark.exhaustive),
+        (("w4a16",), "dynamic"),
+        (("w8a8_dynamic",), "paged"),
+        pytest.param(("w8a16", "w8a8"), "dynamic", marks=pytest.mark.exhaustive),
     ],
-    ids=" ".join,
+    ids=["w4a16", "w8a8_dynamic paged", "w8a16 w8a8"],
 )
-def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes):
+def test_quantised_parts_equal_the_quantised_whole(tmp_path, schemes, cache):
     # Groups of 32 inputs in w4a16: of 112 columns a rank has 56, which begin within a group.
     model = tiny_model("llama", attention_bias=True)
-    errors = errors_of_parts(tmp_path, model, schemes, tensor_parallel=2)
+    errors = errors_of_parts(tmp_path, model, schemes, cache, tensor_parallel=2)
     assert all(errors[scheme] <= QUANTISED[scheme] for scheme in schemes), errors
 
 

@@ -44,6 +44,7 @@ def paged_attention(attention: ir.Node) -> Group | None:
         or attended is None
         or list(split.outputs) != [query.inputs[0], key.inputs[0], value]
         or not _splits_heads(split, query, attention)
+        or not _joins_heads(attended, split, attention)
         or list(query.inputs[1:]) != list(key.inputs[1:])
         or keys.inputs[1] is not values.inputs[1]
         or said(query.attributes.get("rotary_mode")) != said(key.attributes.get("rotary_mode"))
@@ -98,3 +99,16 @@ def _splits_heads(split: ir.Node, query: ir.Node, attention: ir.Node) -> bool:
         and len(tables) == 2  # and no matrix
         and all(each is not None and each.rank() == 4 and each[3] == shape[3] for each in tables)
     )
+
+
+def _joins_heads(attended: ir.Value, split: ir.Node, attention: ir.Node) -> bool:
+    """Whether heads are joined as [1, T, N * D], which the node returns, and not as a matrix."""
+    reshape, heads = attended.producer(), split.inputs[0]
+    size = None if heads is None or heads.shape is None else heads.shape[3]
+    target = None if reshape is None else reshape.inputs[1]
+    constant = None if target is None else ir.convenience.get_const_tensor(target)
+    if constant is None or not isinstance(size, int):
+        return False
+    axes = constant.numpy().tolist()
+    columns = attention.attributes["num_heads"].as_int() * size
+    return len(axes) == 3 and axes[0] in (0, 1) and axes[2] == columns
