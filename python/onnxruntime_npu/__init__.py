@@ -100,12 +100,11 @@ def _needs(home: str) -> tuple[str, ...]:
 
 def __dir__() -> list[str]:
     """List the public names that the installed packages allow: ``help`` resolves each of them."""
-    from .ops import torch_names
-
+    operators = importlib.import_module(".ops", __name__).torch_names()  # its stub has these alone
     homes = {
-        **_HOMES,
+        **{name: "ops" for name in operators if not name.startswith("_")},
         **{name: name for name in _MODULES},
-        **{name: "ops" for name in torch_names() if not name.startswith("_")},
+        **_HOMES,
     }
     found = {home: all(map(importlib.util.find_spec, _needs(home))) for home in {*homes.values()}}
     special = (name for name in globals() if name.startswith("__"))
