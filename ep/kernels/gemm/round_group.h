@@ -18,7 +18,7 @@ inline constexpr int64_t kMostRounded = 128;  // values at a time
 
 // f(count), which is a constant where groups often are as long: its loops then have neither ends nor masks.
 template <class F>
-inline void WithCount(int64_t count, const F& f) {
+inline auto WithCount(int64_t count, const F& f) {
   switch (count) {
     case 32:
       return f(std::integral_constant<int64_t, 32>());

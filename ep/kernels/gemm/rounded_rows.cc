@@ -6,6 +6,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/elements.h"
+#include "ep/kernels/gemm/round_four_rows.h"
 #include "ep/kernels/gemm/round_group.h"
 #include "ep/kernels/gemm/strided_floats.h"
 
@@ -16,6 +17,7 @@ namespace {
 // Integers that are rounded, or copied, before they are stored; a multiple of every unit.
 constexpr int64_t kBlock = kMostRounded;
 constexpr int64_t kGrainBytes = 32 << 10;  // less of A costs more in waking a thread than it saves
+constexpr int64_t kPieceBytes = 16 << 10;  // of A, that a thread stores at a time
 
 }  // namespace
 
@@ -71,13 +73,26 @@ void RowRounding::StoreBlock(int64_t m0, int64_t rows) {
   values_ = static_cast<int8_t*>(memory_.Reserve((value_bytes + 63) / 64 * 64 + slots_ * groups_ * 8));
   scales_ = reinterpret_cast<float*>(values_ + (value_bytes + 63) / 64 * 64);
   sums_ = reinterpret_cast<int32_t*>(scales_ + slots_ * groups_);
-  ParallelFor(rows, std::max<int64_t>(1, kGrainBytes / (4 * depth_)), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      integers_ ? CopyRow(m0, i) : RoundRow(m0, i);
-      const bool last = i % sliver_rows() == sliver_rows() - 1 || i == rows - 1;
-      if (ones_ != 0 && last) StoreOnes(SlotOf(i) + 1, PlaceOf(i));
+  // In pieces of whole slivers, whose rows have integers in the same cache lines: threads that store different rows of
+  // a sliver wait for each other's lines.
+  const int64_t group_bytes = 4 * std::min(rows, sliver_rows()) * group_units_ * order_.unit;
+  const int64_t some = (kPieceBytes - 1) / group_bytes + 1, pieces = (groups_ - 1) / some + 1;
+  const int64_t piece_bytes = some * group_bytes;
+  ParallelFor(pieces * slivers(), std::max<int64_t>(1, kGrainBytes / piece_bytes), [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const int64_t first_group = piece / slivers() * some;
+      StoreSliver(m0, piece % slivers(), {first_group, std::min(groups_, first_group + some)});
     }
   });
+}
+
+void RowRounding::StoreSliver(int64_t m0, int64_t sliver, Groups groups) {
+  const int64_t begin = sliver * sliver_rows(), end = std::min(rows_, begin + sliver_rows());
+  int64_t i = begin;
+  if (!integers_)
+    while (i + 4 <= end && RoundFourRows(m0, i, groups)) i += 4;
+  for (; i < end; ++i) integers_ ? CopyRow(m0, i, groups) : RoundRow(m0, i, groups);
+  if (ones_ != 0) StoreOnes(SlotOf(end - 1) + 1, PlaceOf(end - 1), groups);
 }
 
 RowRounding::Place RowRounding::PlaceOf(int64_t i) const {
@@ -88,12 +103,12 @@ RowRounding::Place RowRounding::PlaceOf(int64_t i) const {
 }
 
 // Row m0 + i of an A of integers as row i of the block.
-void RowRounding::CopyRow(int64_t m0, int64_t i) {
+void RowRounding::CopyRow(int64_t m0, int64_t i, Groups groups) {
   alignas(64) int8_t copied[kBlock];
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
   WithElements(dtype_, a_, a_.Offset(m0 + i, 0), [&](auto from) {
-    for (int64_t g = 0; g < groups_; ++g) {
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
       const int64_t begin = g * group_, end = EndOf(g);
       int32_t sum = 0;
       for (int64_t k = begin; k < end; k += kBlock) {
@@ -109,11 +124,11 @@ void RowRounding::CopyRow(int64_t m0, int64_t i) {
 }
 
 // The row after the one at `before`.
-void RowRounding::StoreOnes(int64_t slot, Place before) {
+void RowRounding::StoreOnes(int64_t slot, Place before, Groups groups) {
   alignas(64) int8_t ones[kBlock];
   std::fill_n(ones, kBlock, int8_t{1});
   const Place to{before.data + before.unit * before.bytes, before.step, before.unit, before.bytes};
-  for (int64_t g = 0; g < groups_; ++g) {
+  for (int64_t g = groups.begin; g < groups.end; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
     for (int64_t k = begin; k < end; k += kBlock) to.Store(BeginOf(g) + k - begin, ones, std::min(kBlock, end - k));
     scales_[g * slots_ + slot] = 1.0f;
@@ -122,25 +137,27 @@ void RowRounding::StoreOnes(int64_t slot, Place before) {
 }
 
 // Row m0 + i of an A of floats as row i of the block.
-void RowRounding::RoundRow(int64_t m0, int64_t i) {
+void RowRounding::RoundRow(int64_t m0, int64_t i, Groups groups) {
   alignas(64) int8_t rounded[kBlock];
   const Place to = PlaceOf(i);
   const int64_t slot = SlotOf(i);
-  const float* row = LoadRow(m0 + i);
+  const int64_t first = groups.begin * group_;
+  const float* row = LoadRow(m0 + i, first, EndOf(groups.end - 1) - first);
   const bool fours = order_.unit == 4 && order_.bytes == 1;
-  for (int64_t g = 0; g < groups_; ++g) {
+  for (int64_t g = groups.begin; g < groups.end; ++g) {
     const int64_t begin = g * group_, end = EndOf(g);
     WithCount(end - begin, [&](auto values) {
-      const float magnitude = std::bit_cast<float>(GroupMagnitudeBits(row + begin, values));
+      const float* const x = row + (begin - first);
+      const float magnitude = std::bit_cast<float>(GroupMagnitudeBits(x, values));
       const float factor = magnitude == 0.0f ? 0.0f : 127.0f / magnitude;
       int32_t sum = 0;
       if (fours) {
-        int8_t* const first = to.data + BeginOf(g) / 4 * to.step;
-        sum = RoundFours(row + begin, values, factor, order_.shift, first, to.step);
+        int8_t* const out = to.data + BeginOf(g) / 4 * to.step;
+        sum = RoundFours(x, values, factor, order_.shift, out, to.step);
       } else {
         for (int64_t k = begin; k < end; k += kBlock) {
           const int64_t count = std::min(kBlock, end - k);
-          sum += RoundGroup(row + k, count, factor, /*shift=*/0, rounded);
+          sum += RoundGroup(x + (k - begin), count, factor, /*shift=*/0, rounded);
           to.Store(BeginOf(g) + k - begin, rounded, count);
         }
       }
@@ -150,12 +167,36 @@ void RowRounding::RoundRow(int64_t m0, int64_t i) {
   }
 }
 
-// A row of A as floats, until this thread loads another.
-const float* RowRounding::LoadRow(int64_t row) const {
-  static thread_local AlignedBuffer floats;
-  float* out = static_cast<float*>(floats.Reserve(a_.columns * 4));
+// Rows m0 + i to m0 + i + 3 of an A of floats as rows of one sliver. False, and nothing is stored, where they are not
+// in the order in which vectors round them.
+bool RowRounding::RoundFourRows(int64_t m0, int64_t i, Groups groups) {
+#if defined(__AVX512F__)
+  if (order_.unit != 4 || order_.bytes != 1 || a_.column_stride != 1) return false;
+  const Place to = PlaceOf(i);
   DispatchFloats("Gemm", dtype_, [&](auto type) {
-    LoadFloats(static_cast<const decltype(type)*>(a_.data) + a_.Offset(row, 0), a_.column_stride, a_.columns, out);
+    const auto* const x = static_cast<const decltype(type)*>(a_.data) + a_.Offset(m0 + i, 0);
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      const int64_t begin = g * group_, count = EndOf(g) - begin, at = g * slots_ + SlotOf(i);
+      int8_t* const out = to.data + BeginOf(g) / 4 * to.step;
+      const bool rounded = WithCount(count, [&](auto values) {
+        return values % 16 == 0 && gemm::RoundFourRows(x + begin, a_.row_stride, values, order_.shift, out, to.step,
+                                                       scales_ + at, sums_ + at);
+      });
+      for (int64_t r = 0; r < 4 && !rounded; ++r) RoundRow(m0, i + r, {g, g + 1});
+    }
+  });
+  return true;
+#else
+  return false;
+#endif
+}
+
+// `count` elements of a row of A from `first` on as floats, until this thread loads others.
+const float* RowRounding::LoadRow(int64_t row, int64_t first, int64_t count) const {
+  static thread_local AlignedBuffer floats;
+  float* out = static_cast<float*>(floats.Reserve(count * 4));
+  DispatchFloats("Gemm", dtype_, [&](auto type) {
+    LoadFloats(static_cast<const decltype(type)*>(a_.data) + a_.Offset(row, first), a_.column_stride, count, out);
   });
   return out;
 }

@@ -64,6 +64,9 @@ class RowRounding {
   }
 
  private:
+  struct Groups {
+    int64_t begin, end;
+  };
   // Where a row has its integers.
   struct Place {
     int8_t* data;
@@ -80,10 +83,12 @@ class RowRounding {
   int64_t SlotOf(int64_t i) const { return i / sliver_rows() * order_.rows + i % sliver_rows(); }
   int64_t StoredRows(int64_t sliver) const;
   Place PlaceOf(int64_t i) const;
-  void CopyRow(int64_t m0, int64_t i);
-  void RoundRow(int64_t m0, int64_t i);
-  void StoreOnes(int64_t slot, Place before);
-  const float* LoadRow(int64_t row) const;
+  void StoreSliver(int64_t m0, int64_t sliver, Groups groups);
+  void CopyRow(int64_t m0, int64_t i, Groups groups);
+  void RoundRow(int64_t m0, int64_t i, Groups groups);
+  bool RoundFourRows(int64_t m0, int64_t i, Groups groups);
+  void StoreOnes(int64_t slot, Place before, Groups groups);
+  const float* LoadRow(int64_t row, int64_t first, int64_t count) const;
   // Where group g begins in a row with zeros.
   int64_t BeginOf(int64_t g) const { return g * group_units_ * order_.unit; }
   int64_t EndOf(int64_t g) const;

@@ -103,7 +103,7 @@ void MultiplyBlock(const RowRounding& a, const uint8_t* stored, const PanelScale
   for (int64_t g = 0; g < first.groups; ++g) {
     const int64_t begin = g * group, depth = std::min(group, a.columns() - begin);
     UnpackQuads<bits>(stored + begin / 4 * kQuadBytes<bits>, (depth + 3) / 4, reinterpret_cast<int8_t*>(panel),
-                      [](__m512i, __m512i) {});
+                      AddedBytes::None(), [](__m512i, __m512i) {});
     const int64_t steps = (depth - 1) / kUnit + 1;
     for (int64_t s = 0; s < slivers; ++s, ++block) {
       const auto* left =

@@ -23,6 +23,24 @@ constexpr int64_t kChunkQuads = 128;  // a third of the L1 cache, or one longer 
 struct GroupColumns {
   __m512i begin[2];  // of sums: what is added to A, multiplied
   __m512 scale[2], offset[2];
+
+  void Load(const PanelScales& scales, int64_t g) {
+    const Columns of_scale = Columns::Unpacked(scales.scale + g * scales.stride);
+    const Columns of_offset = scales.offset ? Columns::Unpacked(scales.offset + g * scales.stride) : Columns{};
+    scale[0] = of_scale.first, scale[1] = of_scale.second;
+    offset[0] = of_offset.first, offset[1] = of_offset.second;
+  }
+  // True where all offsets are integers, as zero points are, that a byte can hold with a 4-bit integer added.
+  bool OffsetsAreIntegers() const { return IsSmallInteger(offset[0]) && IsSmallInteger(offset[1]); }
+  AddedBytes OffsetBytes() const {
+    return AddedBytes::Of(_mm512_cvtps_epi32(offset[0]), _mm512_cvtps_epi32(offset[1]));
+  }
+
+ private:
+  static bool IsSmallInteger(__m512 x) {
+    const __mmask16 small = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(100.0f), _CMP_LE_OQ);
+    return _mm512_mask_cmp_ps_mask(small, _mm512_roundscale_ps(x, 0), x, _CMP_EQ_OQ) == 0xffff;
+  }
 };
 
 // Groups of a panel.
@@ -37,10 +55,10 @@ struct Chunk {
 
 // Unpacks a group, and sets what its sums begin with.
 template <int bits>
-void UnpackGroup(const uint8_t* stored, int64_t count, int8_t* quads, GroupColumns& columns) {
+void UnpackGroup(const uint8_t* stored, int64_t count, int8_t* quads, const AddedBytes& added, GroupColumns& columns) {
   const __m512i added_to_a = _mm512_set1_epi8(static_cast<char>(kUnsignedRows.shift));
   __m512i first = _mm512_setzero_si512(), second = first;
-  UnpackQuads<bits>(stored, count, quads, [&](__m512i first_columns, __m512i second_columns) {
+  UnpackQuads<bits>(stored, count, quads, added, [&](__m512i first_columns, __m512i second_columns) {
     AddDotOfBytes(first, added_to_a, first_columns);
     AddDotOfBytes(second, added_to_a, second_columns);
   });
@@ -131,16 +149,20 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
     const int64_t last_quads = chunk_quads - (groups - 1) * group_quads;
     const Chunk chunk{
         quads, columns, groups, group_quads, last_quads, /*begins=*/g0 == 0, /*ends=*/g0 + groups == first.groups};
+    bool integers = true;
     for (int64_t g = 0; g < groups; ++g) {
-      const Columns scale = Columns::Unpacked(scales.scale + (g0 + g) * scales.stride);
-      const Columns offset = scales.offset ? Columns::Unpacked(scales.offset + (g0 + g) * scales.stride) : Columns{};
-      columns[g].scale[0] = scale.first, columns[g].scale[1] = scale.second;
-      columns[g].offset[0] = offset.first, columns[g].offset[1] = offset.second;
-      const int64_t at = g * group_quads;
-      UnpackGroup<bits>(stored + (begin + at) * kQuadBytes<bits>, chunk.QuadsOf(g), quads + at * kUnpackedQuadBytes,
-                        columns[g]);
+      columns[g].Load(scales, g0 + g);
+      integers = integers && columns[g].OffsetsAreIntegers();
     }
-    const auto multiply = scales.offset ? &MultiplySliver<true> : &MultiplySliver<false>;
+    // Zero points are added to the integers once, instead of multiplied with the sums of each row.
+    const bool adds_offsets = bits == 4 && scales.offset && integers;
+    for (int64_t g = 0; g < groups; ++g) {
+      const int64_t at = g * group_quads;
+      const AddedBytes added = adds_offsets ? columns[g].OffsetBytes() : AddedBytes::None();
+      UnpackGroup<bits>(stored + (begin + at) * kQuadBytes<bits>, chunk.QuadsOf(g), quads + at * kUnpackedQuadBytes,
+                        added, columns[g]);
+    }
+    const auto multiply = scales.offset && !adds_offsets ? &MultiplySliver<true> : &MultiplySliver<false>;
     // The next chunk follows, also that of the next panel.
     const uint8_t* next = stored + (begin + chunk_quads) * kQuadBytes<bits>;
     const int64_t share = chunk_quads * kQuadBytes<bits> / block.slivers();

@@ -11,23 +11,41 @@ namespace npu::gemm {
 
 inline constexpr int64_t kUnpackedQuadBytes = kPanelColumns * 4;
 
-// visit(the two vectors of each quad).
+// What is added to the integers of each column as they are unpacked; 4-bit integers are stored as unsigned ones.
+struct AddedBytes {
+  __m512i first, second;
+
+  static AddedBytes None() { return {_mm512_setzero_si512(), _mm512_setzero_si512()}; }
+  // One for each column of 32, in the order of unpacked quads.
+  static AddedBytes Of(__m512i first, __m512i second) {
+    const __m512i four_times = _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0);
+    return {_mm512_shuffle_epi8(first, four_times), _mm512_shuffle_epi8(second, four_times)};
+  }
+};
+
+// visit(the two vectors of each quad). `added`: to integers of 4 bits only.
 template <int bits, class Visit>
-inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out, const Visit& visit) {
+inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out, const AddedBytes& added,
+                        const Visit& visit) {
+  const __m512i first_added = _mm512_sub_epi8(added.first, _mm512_set1_epi8(8));
+  const __m512i second_added = _mm512_sub_epi8(added.second, _mm512_set1_epi8(8));
   for (int64_t q = 0; q < quads; ++q, stored += kQuadBytes<bits>, out += kUnpackedQuadBytes) {
     __m512i low, high;  // two rows of K each
     if constexpr (bits == 4) {
-      const __m512i half = _mm512_set1_epi8(15), shift = _mm512_set1_epi8(8);
-      const __m512i bytes = _mm512_loadu_si512(stored);
-      low = _mm512_sub_epi8(_mm512_and_si512(bytes, half), shift);
-      high = _mm512_sub_epi8(_mm512_and_si512(_mm512_srli_epi16(bytes, 4), half), shift);
+      const __m512i half = _mm512_set1_epi8(15), bytes = _mm512_loadu_si512(stored);
+      low = _mm512_and_si512(bytes, half);
+      high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
     } else {
       low = _mm512_loadu_si512(stored);
       high = _mm512_loadu_si512(stored + kStoredElements);
       __builtin_prefetch(stored + kStoredPrefetchBytes + 64);
     }
     __builtin_prefetch(stored + kStoredPrefetchBytes);
-    const __m512i first = _mm512_unpacklo_epi16(low, high), second = _mm512_unpackhi_epi16(low, high);
+    __m512i first = _mm512_unpacklo_epi16(low, high), second = _mm512_unpackhi_epi16(low, high);
+    if constexpr (bits == 4) {
+      first = _mm512_add_epi8(first, first_added);
+      second = _mm512_add_epi8(second, second_added);
+    }
     _mm512_store_si512(out, first);
     _mm512_store_si512(out + 64, second);
     visit(first, second);

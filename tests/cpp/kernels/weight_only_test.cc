@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -22,7 +23,8 @@ using npu::test::RunOptions;
 struct Case {
   int64_t m, n, k, group = 0;
   bool int4 = false, offset = false, packed = true, rounded = false;
-  bool along_columns = false;  // words of int4
+  bool along_columns = false;     // words of int4
+  double more_than_integers = 0;  // added to offsets, which are integers without it
 };
 
 // Rounded half to even to the 8 bits of bfloat16.
@@ -66,7 +68,7 @@ struct Operands {
     for (int64_t i = 0; i < c.k * c.n; ++i) weight.push_back(numbers.Integer(c.int4 ? -8 : -128, c.int4 ? 8 : 128));
     for (int64_t i = 0; i < groups * c.n; ++i) {
       scale.push_back(Bf16(0.001 * numbers.Integer(5, 20)));
-      offset.push_back(numbers.Integer(-9, 9));
+      offset.push_back(numbers.Integer(-9, 9) + c.more_than_integers);
     }
   }
 };
@@ -215,7 +217,7 @@ TEST_CASE("weight-only matmul: many rows by small groups are at most as far off 
 TEST_CASE("weight-only matmul: a row rounded to int8 has the same bits alone and among others") {
   for (const bool int4 : {false, true})
     for (const bool offset : {false, true})
-      for (const int64_t group : {0, 32, 96, 128}) {
+      for (const int64_t group : {0, 32, 64, 96, 128}) {
         CAPTURE(int4);
         CAPTURE(offset);
         CAPTURE(group);
@@ -237,6 +239,54 @@ TEST_CASE("weight-only matmul: a row rounded to int8 has the same bits alone and
           CHECK(Multiply(alone, one) == std::vector<double>(begin, begin + c.n));
         }
       }
+}
+
+TEST_CASE("weight-only matmul: offsets that are no integers, or too large for a byte, beside rows rounded to int8") {
+  for (const bool int4 : {false, true})
+    for (const double more : {0.5, 120.0})
+      for (const int64_t m : {3, 16, 37})
+        Check({.m = m,
+               .n = 40,
+               .k = 320,
+               .group = 32,
+               .int4 = int4,
+               .offset = true,
+               .rounded = true,
+               .more_than_integers = more});
+}
+
+// Rows are rounded by fours; a group whose reciprocal is no number is rounded row by row.
+TEST_CASE("weight-only matmul: rows of zeros, infinities, NaN and tiny numbers have the same bits among others") {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const bool offset : {false, true}) {
+    CAPTURE(offset);
+    const Case c{.m = 20, .n = 40, .k = 96, .group = 32, .int4 = true, .offset = offset, .rounded = true};
+    Operands all(c);
+    const auto row_of = [&](int64_t row) { return all.x.begin() + row * c.k; };
+    std::fill_n(row_of(1), 32, 0.0);
+    row_of(2)[40] = infinity;
+    row_of(4)[5] = -infinity;
+    row_of(7)[70] = std::numeric_limits<double>::quiet_NaN();
+    for (int64_t k = 0; k < 32; ++k) row_of(9)[k] = (k % 5 - 2) * 0x1p-130;
+    for (int64_t k = 32; k < 64; ++k) row_of(10)[k] = (k % 3 - 1) * 0x1p-120;
+    for (int64_t k = 0; k < 32; ++k) row_of(14)[k] = (k % 7 - 3) * 0x1p120;
+    const std::vector<double> values = Multiply(c, all);
+    for (int64_t row = 0; row < c.m; ++row) {
+      CAPTURE(row);
+      Case alone = c;
+      alone.m = 1;
+      Operands one = all;
+      one.x.assign(row_of(row), row_of(row + 1));
+      const std::vector<double> expected = Multiply(alone, one);
+      int wrong = 0;
+      for (int64_t j = 0; j < c.n; ++j) {
+        const double value = values[static_cast<size_t>(row * c.n + j)], alone_value = expected[static_cast<size_t>(j)];
+        wrong += std::isnan(alone_value) ? !std::isnan(value) : value != alone_value;
+        if (row == 0 || row == 3) wrong += !std::isfinite(value);
+      }
+      CHECK(wrong == 0);
+    }
+  }
 }
 
 TEST_CASE("weight-only: the model's shapes tell along which axis constant words hold elements") {
