@@ -91,11 +91,13 @@ def _told_apart(graph: ir.Graph) -> Iterator[None]:
         for attr in held:
             node.attributes.pop(attr.name)
         node.attributes.add(ir.AttrString(_APART, str(i)))
-    yield
-    for node, held in types.items():
-        node.attributes.pop(_APART)
-        for attr in held:
-            node.attributes.add(attr)
+    try:
+        yield
+    finally:
+        for node, held in types.items():
+            node.attributes.pop(_APART)
+            for attr in held:
+                node.attributes.add(attr)
 
 
 def _free_names(graph: ir.Graph) -> None:

@@ -1,14 +1,19 @@
-"""What to install where a package is missing: the extras of pyproject.toml."""
+"""What to install where a package is missing: the extras of the package's metadata."""
 
 from __future__ import annotations
 
-_EXPORT = (
-    *("torch", "transformers", "onnx", "onnxscript", "safetensors", "gguf"),
-    *("accelerate", "sentencepiece"),
-)
+import importlib.metadata
+import re
+
+_NAMED = re.compile(r"([A-Za-z0-9_.-]+).*;\s*extra\s*==\s*[\"']export[\"']")
 
 
 def missing_package(error: ModuleNotFoundError) -> str | None:
     """Return the package of the extra ``export`` for want of which an import failed, or None."""
     package = (error.name or "").partition(".")[0]
-    return package if package in _EXPORT else None
+    try:
+        required = importlib.metadata.requires("onnxruntime-npu") or []
+    except importlib.metadata.PackageNotFoundError:  # sources that are not installed
+        return None
+    named = (_NAMED.fullmatch(requirement) for requirement in required)
+    return package if package in {match[1] for match in named if match} else None

@@ -19,6 +19,8 @@ def without_strings(model: ir.Model) -> Iterator[None]:
     }
     for value in held:
         value.const_value = None
-    yield
-    for value, tensor in held.items():
-        value.const_value = tensor
+    try:
+        yield
+    finally:
+        for value, tensor in held.items():
+            value.const_value = tensor

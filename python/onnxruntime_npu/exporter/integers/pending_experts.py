@@ -14,7 +14,7 @@ from transformers.core_model_loading import dot_natural_key
 from ...converters.quantized_experts import first_name, is_experts
 from ..weights.lazy_weight import LazyWeight, value_of
 from .file_names import Place
-from .format import FLOATS_OF_FEW_BITS, Format, Layer
+from .format import FLOATS_OF_FEW_BITS, Format, Layer, check_shape
 from .integer_weight import IntegerWeight, side_by_side, stored_alike
 from .stored_experts import StoredExperts, floats_of_experts, stacked
 
@@ -104,19 +104,11 @@ class PendingExperts(nn.Module):
             if "bias" in tensors and tensors["bias"].any():
                 raise ValueError(f"{layer}: expected experts without bias, got one that is not 0")
             if layer in self._floats:
-                return _checked(layer, tensors["weight"], sizes)
+                check_shape(f"{layer}.weight", tensors["weight"], columns // len(parts), rows)
+                return tensors["weight"]
             return reader.weight(Layer(layer, layer, sizes), tensors)
 
         return [[weight(layer) for layer in layers] for layers in every]
-
-
-def _checked(layer: str, weight: torch.Tensor, sizes: tuple[int, int]) -> torch.Tensor:
-    rows, columns = sizes
-    if tuple(weight.shape) != (columns, rows):
-        raise ValueError(
-            f"{layer}: expected weight of shape {[columns, rows]}, got {list(weight.shape)}"
-        )
-    return weight
 
 
 def _integers(weights: list[list[_Weight]]) -> list[list[IntegerWeight]] | None:
