@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import shutil
 from pathlib import Path
@@ -220,6 +221,21 @@ def test_names_are_listed_without_torch():
     names = set(result.stdout.split())
     assert {"assignment", "export_causal_lm", "npu_rms_norm", "generation", "register"} <= names
     assert not {"Any", "annotations", "importlib", "define_operators_with_torch"} & names
+
+
+def test_type_checkers_know_the_public_names():
+    """Those of operators are in the generated stubs of ``ops``."""
+    folder = Path(onnxruntime_npu.__file__).parent
+    assert (folder / "py.typed").exists()
+    known = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse((folder / "__init__.pyi").read_text()))
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    operators = set(onnxruntime_npu.ops.torch_names())
+    names = {name for name in dir(onnxruntime_npu) if not name.startswith("__")} - operators
+    assert known == names | {"*", "__version__"}
 
 
 @pytest.mark.parametrize(

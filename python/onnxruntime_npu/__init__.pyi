@@ -1,0 +1,37 @@
+# What type checkers and editors know of the package, whose names are resolved at their first use.
+from . import converters as converters
+from . import errors as errors
+from . import generation as generation
+from . import npu as npu
+from . import ops as ops
+from . import sampling as sampling
+from . import torch_device as torch_device
+from .exporter import export as export
+from .exporter import export_causal_lm as export_causal_lm
+from .exporter import export_encoder as export_encoder
+from .exporter import export_image_text_to_text as export_image_text_to_text
+from .exporter import export_seq2seq as export_seq2seq
+from .opdef import op_table as op_table
+from .ops import *  # noqa: F403
+from .session.node_assignment import assignment as assignment
+from .session.ortvalue import ortvalue_from_numpy as ortvalue_from_numpy
+from .session.ortvalue import ortvalue_from_torch as ortvalue_from_torch
+from .session.ortvalue import ortvalue_to_numpy as ortvalue_to_numpy
+from .session.ortvalue import ortvalue_to_torch as ortvalue_to_torch
+from .session.provider_library import get_ep_name as get_ep_name
+from .session.provider_library import get_ep_names as get_ep_names
+from .session.provider_library import get_library_path as get_library_path
+from .session.registration import register as register
+from .torch_npu_compat.checksum import matmul_checksum as matmul_checksum
+from .torch_npu_compat.formats import Format as Format
+from .torch_npu_compat.formats import empty_with_format as empty_with_format
+from .torch_npu_compat.formats import get_npu_format as get_npu_format
+from .torch_npu_compat.formats import get_storage_size as get_storage_size
+from .torch_npu_compat.formats import npu_format_cast_ as npu_format_cast_
+from .torch_npu_compat.stream_uses import erase_stream as erase_stream
+from .torch_npu_compat.swapped_memory import empty_with_swapped_memory as empty_with_swapped_memory
+from .torch_npu_compat.torch_npu_alias import install_as_torch_npu as install_as_torch_npu
+from .transformers_models import NPUModelForCausalLM as NPUModelForCausalLM
+from .transformers_models import NPUModelForFeatureExtraction as NPUModelForFeatureExtraction
+from .transformers_models import NPUModelForSeq2SeqLM as NPUModelForSeq2SeqLM
+from .version import __version__ as __version__
