@@ -129,10 +129,16 @@ def test_integer_activations_add_their_rounding(tmp_path, scheme):
 
 
 # Of granite query, key, value and output projections are torch's, gate and up are joined. All four
-# projections of gpt2 are Conv1D of transformers, whose weights are [in, out].
+# projections of gpt2 are Conv1D of transformers, whose weights are [in, out]; those of falcon are
+# of a class of its own.
 @pytest.mark.parametrize(
     ("kind", "projections"),
-    [pytest.param("granite", 6 * 2, marks=pytest.mark.slow), ("gpt2", 4 * 2)],
+    [
+        pytest.param("granite", 6 * 2, marks=pytest.mark.slow),
+        ("gpt2", 4 * 2),
+        ("falcon", 4 * 2),
+        pytest.param("falcon-alibi", 4 * 2, marks=pytest.mark.slow),
+    ],
 )
 def test_original_form_quantises_its_linear_layers(tmp_path, kind, projections):
     model = tiny_model(kind)

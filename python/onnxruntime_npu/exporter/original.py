@@ -37,6 +37,7 @@ from .model_cache import (
 from .module_replacement import RoleOf, replace_modules
 from .ngram_embedding import keep_tokens_as_states
 from .own_attention import fuse_own_attention
+from .own_linear import replace_own_linears
 from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
 from .recurrences import Recurrences, replace_recurrences
@@ -213,6 +214,7 @@ def keep_original(
     findings = Findings()
     findings.keep("", "decoder", str(reason))
     follow_lengths(model, findings)
+    replace_own_linears(model)
     tables = _tables_of_latent_attention(model) if fuse_latents else {}
 
     def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
