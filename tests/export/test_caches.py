@@ -81,14 +81,13 @@ def test_reasons_name_what_is_in_the_way(kind, reason):
     assert prove(tiny_model(kind), False, FLOATS[2:])["paged"].startswith(reason)
 
 
-def test_latents_are_cached_in_blocks_by_the_fused_operator_only():
-    projected = tiny_model("deepseek_v3", q_lora_rank=None)
-    reasons = prove(projected, False, FLOATS)
-    assert reasons["dynamic"] is None and reasons["static"] is None
-    own = "its own code computes with cached keys or values (RuntimeError)"
-    assert reasons["paged"] == own
-    of_tokens = "npu_mla_prolog rounds latents by scales of a whole cache, not a token's"
-    assert set(prove(tiny_model("deepseek_v3"), False, INT8).values()) == {of_tokens}
+def test_latents_lie_in_every_cache_of_floats():
+    for changes in ({}, {"q_lora_rank": None}):
+        model = tiny_model("deepseek_v3", **changes)
+        reasons = prove(model, False, [*FLOATS, *INT8])
+        assert all(reasons[str(choice)] is None for choice in FLOATS)
+        of_tokens = "attention rounds latents by scales of a whole cache, not a token's"
+        assert {reasons[str(choice)] for choice in INT8} == {of_tokens}
 
 
 def test_masks_of_another_kind_are_read_by_rows_and_not_by_blocks(monkeypatch):

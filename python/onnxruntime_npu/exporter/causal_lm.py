@@ -186,8 +186,7 @@ def export_causal_lm(
     # Before the proofs take the model apart; its results are kept, not the model.
     whole = division.ranks == 1
     reference = _reference(checkpoint, report) if check and whole else None
-    fuse_latents = quant == NONE and not switched_adapters
-    interface, findings = _interface(checkpoint, probe, wanted, opset, fuse_latents, report)
+    interface, findings = _interface(checkpoint, probe, wanted, opset, report)
     division.check(interface.decoder)
     switched.prove(
         checkpoint.model,
@@ -267,7 +266,6 @@ def _interface(
     probe: WholeModelProbe,
     wanted: CacheChoice,
     opset: int,
-    fuse_latents: bool,
     report: ExportReport,
 ) -> tuple[Interface, Findings]:
     """Return the proven float32 model with the requested inputs and outputs."""
@@ -281,7 +279,7 @@ def _interface(
     try:
         with quiet_transformers():
             original, findings = keep_original(
-                copy.deepcopy(model), reason, opset, fuse_latents=fuse_latents
+                copy.deepcopy(model), reason, opset, floats=report.quant == NONE
             )
             return probe.proven(original, wanted, findings), findings
     except NotProven as error:

@@ -45,7 +45,8 @@ from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
 from .roles.centered_norm import CenteredNormRole
 from .roles.experts import ExpertsRole
-from .roles.latent_attention import LatentAttentionRole, Tables, is_latent_attention
+from .roles.latent_attention import LatentAttentionRole, is_latent_attention
+from .roles.latent_form import Tables
 from .roles.masking import Masking
 from .roles.mlp import MlpRole, is_mlp
 from .roles.role import Role
@@ -196,7 +197,7 @@ class OriginalDecoder(KeptModel):
 
 
 def keep_original(
-    model: Any, reason: object, opset: int = DEFAULT_OPSET, *, fuse_latents: bool = True
+    model: Any, reason: object, opset: int = DEFAULT_OPSET, *, floats: bool = True
 ) -> tuple[OriginalDecoder, Findings]:
     """Return the model with proven modules replaced in place, and the findings.
 
@@ -204,8 +205,7 @@ def keep_original(
         model: a transformers causal language model in float32, which is changed.
         reason: why the decoder was not rebuilt.
         opset: that of the file, whose operators are used.
-        fuse_latents: whether projections of latent attention may become one operator. They stay
-            modules for what changes them: quantisation and adapters.
+        floats: whether weights stay floats: projections that are quantised later stay layers.
 
     Raises NotProven if the model has no cache of keys and values.
     """
@@ -215,11 +215,11 @@ def keep_original(
     findings.keep("", "decoder", str(reason))
     follow_lengths(model, findings)
     replace_own_linears(model)
-    tables = _tables_of_latent_attention(model) if fuse_latents else {}
+    tables = _tables_of_latent_attention(model)
 
     def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
         if module in tables:
-            return "latent attention", LatentAttentionRole(tables[module])
+            return "latent attention", LatentAttentionRole(tables[module], floats=floats)
         return decoder_role_of(module)
 
     replace_decoder_modules(model, role_of, findings)

@@ -13,7 +13,7 @@ from torch import nn
 
 from .caches import CacheChoice, Interface
 from .proof import Findings, NotProven, attempt, compare
-from .roles.latent_attention import LatentAttention
+from .roles.latent_prolog import LatentProlog
 
 _LENGTHS = (7, 9)  # rows of different lengths, so that one is padded
 # Tokens of each row that are decoded after the prompt, two at a step: for one token alone models
@@ -57,7 +57,7 @@ class WholeModelProbe:
             difference = self._difference(all_logits.interface(decoder))
             findings.replaced("npu_dynamic_quant", difference, nodes=2 * layers)
         if wanted.cache == "paged":  # whose blocks the prolog of latent attention writes to
-            layers -= sum(isinstance(each, LatentAttention) for each in decoder.modules())
+            layers -= sum(isinstance(each, LatentProlog) for each in decoder.modules())
         if wanted.cache != "dynamic" and layers:
             written = 4 if wanted.int8 else 2  # keys and values, and the scales of both
             of_indexers = sum(sizes.index_key > 0 for sizes in decoder.cache_sizes)

@@ -1,25 +1,26 @@
-"""The role of multi-head latent attention: ``npu_mla_prolog``, and attention over cached latents.
+"""The role of multi-head latent attention, which reads cached latents: latent_form.py.
 
-The original makes keys and values of every cached latent anew at each step. Here queries are
-projected to the size of a latent instead, so that attention reads the cache as it is, and its
-results are projected back. Which latents are read may be what an indexer has chosen.
+Its projections become one operator where that takes them (latent_prolog.py), else they stay layers
+(latent_projections.py).
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from ..attention_interface import attend_latents
-from ..indexed_attention import chosen_keys
+from ..integers.stored_linear import StoredLinear
 from ..model_cache import ATTENDING, new_cache
 from ..own_forward import added_mask
 from ..proof import Findings, NotProven, compare, spread_to
 from .attention import layer_index
+from .latent_form import LatentAttention, LatentParts, Tables, tables_of
+from .latent_projections import LatentProjections
+from .latent_prolog import LatentProlog, is_marked, obstacle_of
 from .norm import NormRole, RmsNorm
 from .role import Role, part
 
@@ -28,158 +29,6 @@ _ARGUMENTS = ("hidden_states", "position_embeddings", "attention_mask", "past_ke
 _EARLIER = "prev_topk_indices"  # an argument: what an earlier layer's indexer has chosen
 _OF_INDEXED = ("position_ids", _EARLIER)
 
-Tables = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
-
-
-class LatentAttention(nn.Module):
-    """Attention of queries [B, S, N, C + R] over latents [B, T, C] and rotated keys [B, T, R]."""
-
-    weight_dq: torch.Tensor  # [H, Q]
-    weight_uq_qr: torch.Tensor  # [Q, N * (D + R)]
-    weight_uk: torch.Tensor  # [N, D, C]
-    weight_uv: torch.Tensor  # [N, C, V]
-    weight_dkv_kr: torch.Tensor  # [H, C + R]
-    gamma_cq: torch.Tensor  # [Q]
-    gamma_ckv: torch.Tensor  # [C]
-
-    def __init__(self, parts: LatentParts, *, in_pairs: bool) -> None:
-        """Take the parts; ``in_pairs``: neighbouring columns are rotated together, else halves."""
-        super().__init__()
-        self.layer_idx = parts.layer_idx
-        self.scale = parts.scale
-        self.epsilons = parts.query_norm.epsilon, parts.latent_norm.epsilon
-        up, down = parts.query_up, parts.latent_down
-        if not in_pairs:  # which is how the operator reads them
-            up, down = _as_pairs(up, parts.rotated), _as_pairs(down, parts.rotated)
-        keys, values = parts.latent_up.split([parts.key_size, parts.value_size], dim=1)
-        for name, weight in (
-            ("weight_dq", parts.query_down.t()),
-            ("weight_uq_qr", up.flatten(0, 1).t()),
-            ("weight_uk", keys),
-            ("weight_uv", values.transpose(1, 2)),
-            ("weight_dkv_kr", down.flatten(0, 1).t()),
-            ("gamma_cq", parts.query_norm.gamma.detach() * parts.factors[0]),
-            ("gamma_ckv", parts.latent_norm.gamma.detach() * parts.factors[1]),
-        ):
-            self.register_parameter(name, nn.Parameter(weight.contiguous(), requires_grad=False))
-        self.o_proj = parts.out
-        self.indexer, self._passes_on = parts.indexer, parts.passes_on
-
-    def forward(
-        self,
-        hidden_states: torch.Tensor,
-        position_embeddings: Tables,
-        attention_mask: torch.Tensor,
-        past_key_values: Any = None,
-        prev_topk_indices: torch.Tensor | None = None,
-        **_: Any,
-    ) -> tuple[torch.Tensor | None, ...]:
-        """Attend from hidden_states [B, S, H] and extend the cache; return [B, S, H] and None.
-
-        Indices [B, S, n] of the keys that an indexer has chosen follow, where later layers may use
-        them, too: ``prev_topk_indices`` are those of an earlier one.
-        """
-        tables = _tables(position_embeddings, hidden_states.dtype)
-        layer = None if past_key_values is None else past_key_values.layers[self.layer_idx]
-        if getattr(getattr(layer, "cache", None), "key_scale", None) is not None:
-            raise NotProven(
-                "npu_mla_prolog rounds latents by scales of a whole cache, not a token's"
-            )
-        slots = getattr(layer, "block_slots", None)
-        if slots is not None:
-            assert layer is not None
-            query, query_rope, *written = self._prolog(hidden_states, tables, layer.cache, slots)
-            latents, rotated = layer.take(layer.cache._replace(key=written[0], value=written[1]))
-        else:
-            batch, sequence = hidden_states.shape[:2]
-            sizes = self.weight_uk.shape[2], tables[0].shape[-1]
-            new = [hidden_states.new_zeros(batch, sequence, 1, size) for size in sizes]
-            slots = torch.arange(batch * sequence).view(batch, sequence)
-            query, query_rope, *written = self._prolog(hidden_states, tables, new, slots)
-            latents, rotated = (each.transpose(1, 2) for each in written)
-            if past_key_values is not None:
-                latents, rotated = past_key_values.update(latents, rotated, self.layer_idx)
-        indices = prev_topk_indices
-        if self.indexer is not None:
-            indices = self._chosen(
-                hidden_states, position_embeddings, attention_mask, past_key_values
-            )
-        if indices is not None:
-            attention_mask = chosen_keys(indices, latents.shape[2], attention_mask)
-        attended = attend_latents(
-            query.transpose(1, 2),
-            query_rope.transpose(1, 2),
-            latents,
-            rotated,
-            attention_mask,
-            self.scale,
-        )
-        values = torch.matmul(attended.transpose(1, 2), self.weight_uv)  # [B, N, S, V]
-        results = self.o_proj(values.transpose(1, 2).flatten(2)), None
-        return (*results, indices) if self._passes_on else results
-
-    def _chosen(self, x: torch.Tensor, tables: Any, mask: torch.Tensor, cache: Any) -> Any:
-        """Return the indices of the keys that the indexer chooses."""
-        projected = torch.matmul(x, self.weight_dq)
-        query, _ = torch.ops.npu.npu_rms_norm(projected, self.gamma_cq, self.epsilons[0])
-        assert self.indexer is not None
-        return self.indexer(x, query, tables, mask[:, 0], None, past_key_values=cache)
-
-    def _prolog(self, x: torch.Tensor, tables: Any, caches: Any, slots: torch.Tensor) -> Any:
-        cos, sin = tables
-        return torch.ops.npu.npu_mla_prolog.functional(
-            x,
-            self.weight_dq,
-            self.weight_uq_qr,
-            self.weight_uk,
-            self.weight_dkv_kr,
-            self.gamma_cq,
-            self.gamma_ckv,
-            sin,
-            cos,
-            slots,
-            caches[0],
-            caches[1],
-            rmsnorm_epsilon_cq=self.epsilons[0],
-            rmsnorm_epsilon_ckv=self.epsilons[1],
-        )
-
-
-def _tables(given: Tables, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return cosines and sines [B, S, R] of a model's tables; complex ones are [B, S, R / 2]."""
-    if isinstance(given, torch.Tensor):
-        cos, sin = (torch.cat([x, x], -1) for x in torch.view_as_real(given).unbind(-1))
-    else:
-        cos, sin = given
-    return cos.to(dtype), sin.to(dtype)
-
-
-def _as_pairs(weight: torch.Tensor, rotated: int) -> torch.Tensor:
-    """Put the halves of the last ``rotated`` of [N, rows, in] side by side, row by row."""
-    others, halves = weight.split([weight.shape[1] - rotated, rotated], dim=1)
-    pairs = halves.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2)
-    return torch.cat([others, pairs], dim=1)
-
-
-class LatentParts(NamedTuple):
-    """The weights of latent attention, [.., out, in], and their sizes."""
-
-    query_down: torch.Tensor  # [Q, H]
-    query_norm: RmsNorm
-    query_up: torch.Tensor  # [N, D + R, Q]
-    latent_down: torch.Tensor  # [1, C + R, H]
-    latent_norm: RmsNorm
-    latent_up: torch.Tensor  # [N, D + V, C]
-    out: nn.Linear
-    key_size: int  # D
-    value_size: int  # V
-    rotated: int  # R
-    scale: float
-    layer_idx: int
-    factors: tuple[float, float]  # of what the norms give
-    indexer: nn.Module | None  # chooses keys
-    passes_on: bool  # returns the chosen ones for later layers
-
 
 def is_latent_attention(module: nn.Module) -> bool:
     """Whether a module projects keys and values down to a latent, and back."""
@@ -187,48 +36,55 @@ def is_latent_attention(module: nn.Module) -> bool:
 
 
 class LatentAttentionRole(Role[LatentParts, LatentAttention]):
-    """Latent attention whose queries are projected down, too."""
+    """Latent attention, of queries with a latent of their own or without."""
 
-    def __init__(self, tables: Tables) -> None:
-        """Take the rotary tables of some tokens, [1, S, ..], that the model gives to attention."""
+    def __init__(self, tables: Tables, *, floats: bool = True) -> None:
+        """Take the rotary tables of some tokens, [1, S, ..], that the model gives to attention.
+
+        ``floats``: the weights stay floats, which one operator may take.
+        """
         self._tables = tables
+        self._floats = floats
 
     def match(self, original: nn.Module) -> LatentParts:
-        """Find projections without biases, and norms; the sizes follow from those of weights."""
+        """Find projections and norms; the sizes follow from those of weights."""
         known = inspect.signature(original.forward).parameters.values()
         taken = _ARGUMENTS + (_OF_INDEXED if hasattr(original, "indexer") else ())
         others = [p.name for p in known if p.name not in taken and p.kind is not p.VAR_KEYWORD]
         if others:
             raise NotProven(f"expected attention without the argument {others[0]!r}")
 
-        def weight(name: str) -> torch.Tensor:
-            layer = part(original, "latent attention", name)
-            if not isinstance(layer, nn.Linear) or layer.bias is not None:
-                raise NotProven(f"expected {name!r} of floats, without a bias")
-            return layer.weight.detach()
+        def of(name: str) -> Any:
+            return part(original, "latent attention", name)
 
         def norm(name: str) -> RmsNorm:
-            built, _ = NormRole().proven(part(original, "latent attention", name))
+            built, _ = NormRole().proven(of(name))
             assert isinstance(built, RmsNorm)
             return built
 
-        query_down, query_up = weight("q_a_proj"), weight("q_b_proj")
-        latent_down, latent_up = weight("kv_a_proj_with_mqa"), weight("kv_b_proj")
-        out = part(original, "latent attention", "o_proj")
+        has_latent = getattr(original, "q_a_proj", None) is not None
+        query = (of("q_a_proj"), of("q_b_proj")) if has_latent else (of("q_proj"),)
+        latent_down, latent_up, out = of("kv_a_proj_with_mqa"), of("kv_b_proj"), of("o_proj")
+        for layer in (*query, latent_down, latent_up):
+            if not isinstance(layer, (nn.Linear, StoredLinear)):
+                raise NotProven(f"expected linear projections, got {type(layer).__name__}")
+        if latent_up.bias is not None:
+            raise NotProven("expected 'kv_b_proj' without a bias")
+        if is_marked(latent_up):
+            raise NotProven("adapters change 'kv_b_proj', which would be weights of heads")
         latent_norm = norm("kv_a_layernorm")
-        rotated = latent_down.shape[0] - latent_norm.gamma.shape[0]
-        keys = latent_up.shape[0] - out.in_features  # N * D
-        heads = (query_up.shape[0] - keys) // max(rotated, 1)
+        rotated = latent_down.out_features - latent_norm.gamma.shape[0]
+        keys = latent_up.out_features - out.in_features  # N * D
+        heads = (query[-1].out_features - keys) // max(rotated, 1)
         if heads < 1 or keys % heads or out.in_features % heads:
             raise NotProven(f"expected weights of whole heads, got {heads} heads")
         key_size, value_size = keys // heads, out.in_features // heads
         return LatentParts(
-            query_down,
-            norm("q_a_layernorm"),
-            query_up.unflatten(0, (heads, -1)),
-            latent_down[None],
+            query,
+            norm("q_a_layernorm") if has_latent else None,
+            latent_down,
             latent_norm,
-            latent_up.unflatten(0, (heads, -1)),
+            latent_up.weight.detach().unflatten(0, (heads, -1)),
             out,
             key_size,
             value_size,
@@ -245,18 +101,24 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
         )
 
     def build(self, parts: LatentParts) -> Iterator[LatentAttention]:
-        """Yield attention with each order of the rotated columns."""
+        """Yield the operator, if it takes the projections, and layers, with each order of columns.
+
+        Columns are rotated with their neighbours, or with those of the other half.
+        """
+        if self._floats and obstacle_of(parts) is None:
+            for in_pairs in (True, False):
+                yield LatentProlog(parts, in_pairs=in_pairs)
         for in_pairs in (True, False):
-            yield LatentAttention(parts, in_pairs=in_pairs)
+            yield LatentProjections(parts, in_pairs=in_pairs)
 
     def prove(self, original: nn.Module, built: LatentAttention) -> float:
         """Compare outputs of some tokens, and of later ones that attend to them, too.
 
         Not the cache: columns may be rotated in another order, and are read in the same one.
         """
-        count = _tables(self._tables, torch.float32)[0].shape[1]
-        x = torch.randn(1, count, built.weight_dq.shape[0])
-        x = spread_to(x, torch.matmul(x, built.weight_dkv_kr), 2.0)
+        count = tables_of(self._tables, torch.float32)[0].shape[1]
+        x = torch.randn(1, count, built.hidden_size)
+        x = spread_to(x, built.latents_and_keys(x), 2.0)
         indexed = hasattr(original, "indexer")
         expected, actual = (
             self._run(module, x, built.layer_idx, indexed) for module in (original, built)
@@ -297,10 +159,21 @@ class LatentAttentionRole(Role[LatentParts, LatentAttention]):
     def report(
         self, findings: Findings, site: str, built: LatentAttention, difference: float
     ) -> None:
-        """Record the prolog; attention is recorded with the whole model."""
-        findings.replaced("npu_mla_prolog", difference)
-        if built.indexer is not None:  # whose queries it normalises, too
-            findings.replaced("npu_rms_norm", difference)
+        """Record the operators but attention, which is recorded with the whole model."""
+        if isinstance(built, LatentProlog):
+            findings.replaced("npu_mla_prolog", difference)
+            if built.indexer is not None:  # whose queries it normalises, too
+                findings.replaced("npu_rms_norm", difference)
+            return
+        assert isinstance(built, LatentProjections)
+        findings.replaced("npu_rms_norm", difference, nodes=built.norms)
+        findings.replaced("npu_rotary_mul", difference, nodes=2)
+        if self._floats:
+            why = f"its projections stay layers: {built.obstacle or 'the operator is not proven'}"
+            findings.keep(site, "latent attention", why)
+        else:
+            where = f"{site}.kv_b_proj"
+            findings.keep(where, "linear", "not quantised: it is multiplied head by head")
 
 
 def _of_tokens(tables: Tables, tokens: slice) -> Tables:
