@@ -23,9 +23,9 @@ from onnxruntime_npu.opdef import torch_library
 from transformers.cache_utils import LinearAttentionLayer
 from transformers.models.rwkv import modeling_rwkv
 
-from .conftest import PROMPTS, tiny_model
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
 from .genai_runs import engine_tokens, generator_tokens, open_in_genai
-from .test_causal_lm import PROVIDERS, TOLERANCE
+from .test_causal_lm import PROVIDERS, TOLERANCE, forced_logits
 from .test_paged import IN_HOST_MEMORY, answer, greedy
 from .test_paged import PROMPTS as LONG_PROMPTS
 
@@ -75,6 +75,34 @@ def test_clamped_time_steps_keep_the_states(cache):
     model = tiny_model("nemotron_h", time_step_min=0.3)
     decoder, findings = keep_original(copy.deepcopy(model), "for a test")
     WholeModelProbe(model).proven(decoder, CacheChoice(cache, False, "last"), findings)
+
+
+@pytest.mark.parametrize(
+    ("kind", "biased"),
+    [("mamba", "use_bias"), ("falcon_h1", "mamba_proj_bias"), ("lfm2", "conv_bias")],
+)
+def test_biases_of_projections_leave_padding_out(kind, biased):
+    """Padding of zeros is what a bias is, after a projection that has one."""
+    torch_library.register()
+    model = tiny_model(kind, **{biased: True})
+    decoder, findings = keep_original(copy.deepcopy(model), "for a test")
+    probe = WholeModelProbe(model)
+    for int8 in (False, True)[: 1 if kind == "mamba" else 2]:  # which caches no keys and values
+        probe.proven(decoder, CacheChoice("dynamic", int8, "last"), findings)
+    assert findings.worst_difference.get("npu_dynamic_quant", 0) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "biased"), [("mamba", "use_bias"), ("bamba", "mamba_proj_bias")])
+def test_biased_projections_are_exported_for_ragged_rows(tmp_path, kind, biased):
+    model = tiny_model(kind, **{biased: True})
+    report = export_causal_lm(model, tmp_path / "out", check=False)
+    assert report.gaps == []
+    for provider in PROVIDERS:
+        actual = forced_logits(tmp_path / "out", provider, PROMPTS, CONTINUATIONS)
+        for row, pair in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+            expected = expected_logits(model, *pair)
+            np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("magnitude", [-200.0, 200.0])

@@ -16,6 +16,7 @@ from torch import nn
 
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import State
+from .convolved_padding import ConvolvedPadding
 from .images import ImagePart
 from .model_cache import cached_by, keys_and_values, state_tensors
 from .proof import compare
@@ -106,6 +107,7 @@ class TextPart(nn.Module):
         self.model = model
         self.functions = functions
         self._recurrences = recurrences
+        self._convolved_padding = ConvolvedPadding()
         self.embedded, self._of_layers = embedding.tokens.size, embedding.tokens.of_layers
         self.size = embedding.size
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
@@ -177,9 +179,10 @@ class TextPart(nn.Module):
         if kinds:
             options |= self._token_kinds.options(kinds[0], embeds.shape[1])
         embeds, *stacked = embeds.split(self.embedded, -1)
+        kept = past, states, self._recurrences, mask, self._convolved_padding
         with (
             self.functions.replaced(),
-            growing_cache(self.model, self._cached, past, states, self._recurrences, mask) as cache,
+            growing_cache(self.model, self._cached, *kept) as cache,
             _given_features(self.model.get_decoder(), stacked),
         ):
             # Kinds say which tokens are of the prompt, of this step and of earlier ones.

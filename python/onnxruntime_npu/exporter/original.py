@@ -7,6 +7,7 @@ proven; everything else is exported as torch runs it, in standard ONNX, and is l
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from .attention_interface import ATTENTION, fuse_attention, shared_step
 from .caches.dynamic import DynamicStep
 from .caches.step import LayerCache, Step
 from .compressed_attention import fuse_compressed_attention
+from .convolved_padding import ConvolvedPadding
 from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
 from .indexed_groups import choose_groups_in_graph
@@ -81,6 +83,7 @@ class OriginalDecoder(KeptModel):
             config = config.per_layer_config[next(iter(cached.attending))]
         self.heads = int(getattr(config, "num_attention_heads", heads))
         self._maskings: dict[int, Masking | None] = {}
+        self._convolved_padding = ConvolvedPadding()
         self._arguments = set(inspect.signature(model.forward).parameters)
         self._cache_argument = cache_argument(model)
 
@@ -111,7 +114,7 @@ class OriginalDecoder(KeptModel):
         from .state_layers import growing_cache
 
         mask = self._padding(input_ids, step, past)
-        kept = past, step.states, self._recurrences, step.attention_mask
+        kept = past, step.states, self._recurrences, step.attention_mask, self._convolved_padding
         given = growing_cache(self.model, self._cached, *kept)
         with given as cache:
             logits = self._logits(input_ids, positions, cache, mask)
@@ -130,7 +133,7 @@ class OriginalDecoder(KeptModel):
     ) -> tuple[torch.Tensor, list[LayerCache]]:
         """Run with the cache of a step, which attention and masks know."""
         from .original_cache import SharedStep
-        from .state_layers import convolved, convolves
+        from .state_layers import convolved, convolves, padding_read
 
         config: Any = self.model.config
         if any(kind.own is not None for kind in self._cached.kinds):
@@ -161,7 +164,11 @@ class OriginalDecoder(KeptModel):
         )
         reading = self._recurrences.reading(shared.cache, step.sequences)
         convolving = convolved(self.model, shared.state_layers, step.sequences)
-        with shared_step(shared), reading, convolving:
+        padding: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if isinstance(step, DynamicStep):
+            given = step.attention_mask, self._convolved_padding
+            padding = padding_read(shared.state_layers, *given)
+        with shared_step(shared), reading, convolving, padding:
             try:
                 logits = self._logits(input_ids, positions, shared.cache, mask)
             except NotProven:

@@ -21,6 +21,7 @@ from transformers.cache_utils import LinearAttentionAndFullAttentionLayer, Linea
 from .caches.sequences import Sequences
 from .caches.step import LayerCache
 from .compressed_cache import CompressedLayer
+from .convolved_padding import ConvolvedPadding
 from .model_cache import Cached, LayerKind, filled_cache
 from .proof import Findings, NotProven, attempt
 from .replaced_functions import ReplacedFunctions, observed_calls
@@ -76,11 +77,14 @@ class StateLayer(LinearAttentionLayer):
         self._convolved = convolved
         self.noted: _Noted | None = None
         self.joins = False
+        self.padding: ConvolvedPadding | None = None  # of a growing cache
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, *_: Any, **__: Any
     ) -> torch.Tensor:
         """Note new columns [B, C, S] and return what a convolution of them reads."""
+        if self.padding is not None:
+            conv_states = self.padding.cleared(conv_states)
         if not self._convolved:
             return super().update_conv_state(conv_states, state_idx)
         self.refuse_unread()
@@ -134,19 +138,32 @@ def growing_cache(
     states: Sequence[torch.Tensor],
     recurrences: Recurrences,
     mask: torch.Tensor,
+    padding: ConvolvedPadding,
 ) -> Iterator[Any]:
     """Yield a cache of transformers, which a run of the model inside lets grow.
 
     ``past``: keys and values [B, N, T, D] of the layers that attend; ``mask`` [B, T + S]: 0 for
-    padding, new tokens included.
+    padding, new tokens included; ``padding``: that of the model's runs.
     """
     new_layer = _growing_layer(model, mask.shape[1])
     cache = filled_cache(cached.kinds, past, cached.states, states, new_layer)
     layers = [layer for layer in cache.layers if isinstance(layer, StateLayer)]
     if past:
         _give_positions(cache, mask[:, : past[0][0].shape[2]])
-    with recurrences.reading(cache, mask=mask), convolved(model, layers, None):
+    convolving = convolved(model, layers, None)
+    with recurrences.reading(cache, mask=mask), padding_read(layers, mask, padding), convolving:
         yield cache
+
+
+@contextmanager
+def padding_read(
+    layers: Sequence[StateLayer], mask: torch.Tensor, padding: ConvolvedPadding
+) -> Iterator[None]:
+    """Let layers of a growing cache clear the padding inside, where ``mask`` [B, T + S] is 0."""
+    for layer in layers:
+        layer.padding = padding
+    with padding.reading(mask):
+        yield
 
 
 def _give_positions(cache: Any, mask: torch.Tensor) -> None:
