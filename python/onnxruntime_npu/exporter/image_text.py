@@ -32,6 +32,7 @@ from .replaced_functions import ReplacedFunctions
 from .roles.role import Role
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
+from .text_of_images import text_model_of
 from .token_kinds import choose_experts_in_graph
 from .tracing import onnx_model_of
 from .unused_attention import forget_unused_attention
@@ -172,23 +173,24 @@ def _proven(
     """
     from .state_layers import report_convolutions
 
+    text_model = text_model_of(model)
     embedding = EmbeddingPart(model, images.stacked)
     check_named_tokens(model, images, embedding)
-    probe = ImageTextProbe(model, images, embedding)
+    probe = ImageTextProbe(model, text_model, images, embedding)
     language = model.get_decoder()
     functions = ReplacedFunctions()
     choose_experts_in_graph(model, functions)
     of_vision, of_text = Findings(), Findings()
     used = None
     if quantised:
-        used = used_linears(model, lambda _: (text_logits(model),), of_text)
+        used = used_linears(model, lambda _: (text_logits(text_model),), of_text)
     follow_lengths(model, of_text)
     # Before recurrences, whose operators have no derivatives by which modules are found.
     with functions.replaced():  # experts of images, too
-        replace_decoder_modules(model, _role_of_text, of_text)
-    recurrences = replace_recurrences(model, run_with_cache, functions, of_text)
-    text = TextPart(model, functions, recurrences, images, embedding)
-    report_convolutions(model, run_with_cache, of_text)
+        replace_decoder_modules(text_model, _role_of_text, of_text)
+    recurrences = replace_recurrences(text_model, run_with_cache, functions, of_text)
+    text = TextPart(text_model, functions, recurrences, images, embedding)
+    report_convolutions(text_model, run_with_cache, of_text)
     probe.check(images, embedding, text)
     image, example = images.example(), text.example()
     if images.obstacle is None:

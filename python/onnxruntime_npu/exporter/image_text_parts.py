@@ -265,7 +265,10 @@ def _given_features(language: Any, stacked: Sequence[torch.Tensor]) -> Iterator[
 class ImageTextProbe:
     """A row with an image and a padded row without, and the original's logits for them."""
 
-    def __init__(self, model: Any, images: ImagePart, embedding: EmbeddingPart) -> None:
+    def __init__(
+        self, model: Any, text_model: Any, images: ImagePart, embedding: EmbeddingPart
+    ) -> None:
+        """Run the model with an image, and ``text_model``, which is it or a part, without."""
         generator = torch.Generator().manual_seed(7)
         self._image = images.example()
         self._features = images(*self._image)
@@ -294,7 +297,8 @@ class ImageTextProbe:
                     [embedding.featured, embedding.tokens.of_layers], -1
                 )
                 tokens = {"inputs_embeds": embeds, **per_layer_inputs(model, of_layers)}
-            result = model(**tokens, use_cache=False, **told, **image)
+            run = model if image else text_model
+            result = run(**tokens, use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
 
     def check(self, images: ImagePart, embedding: EmbeddingPart, text: TextPart) -> None:

@@ -57,10 +57,15 @@ def per_layer_inputs(model: Any, embedded: torch.Tensor) -> dict[str, torch.Tens
 def _placeholders(model: Any) -> list[int]:
     """Return the tokens that are embedded as padding: those of each kind, of which there are masks.
 
-    In other models the method compares features with the tokens, or returns a single mask.
+    In other models the method compares features or embeddings with the tokens, or returns a single
+    mask.
     """
     find = getattr(model.base_model, "get_placeholder_mask", None)
-    if find is None or [*inspect.signature(find).parameters] != ["input_ids", "inputs_embeds"]:
+    taken = {} if find is None else dict(inspect.signature(find).parameters)
+    if find is None or [*taken] != ["input_ids", "inputs_embeds"]:
+        return []
+    embeds = taken["inputs_embeds"]
+    if embeds.default is embeds.empty:
         return []
     tokens = torch.arange(model.get_input_embeddings().weight.shape[0])
     masks = find(input_ids=tokens)
