@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from onnxruntime_npu import export_image_text_to_text
-from onnxruntime_npu.errors import ExportError
+from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.generation import ImageTextLM
 
 from .conftest import enlarge
@@ -16,6 +17,7 @@ from .image_runs import (
     PROVIDERS,
     TEXT,
     VISION,
+    arrays,
     check_runs,
     emitted_by,
     exports_of,
@@ -50,10 +52,20 @@ def tiny_model(text, kind="blip-2"):
     return enlarge(model)
 
 
+def inputs_for(model, tokens_per_image):
+    """Return ``inputs_of``, with an instruction for each image if the model takes them."""
+    inputs = inputs_of(model, tokens_per_image)
+    if model.config.model_type == "instructblip":
+        inputs["qformer_input_ids"] = torch.tensor([[4, 5, 6, 7], [8, 9, 0, 0], [10, 11, 12, 0]])
+        inputs["qformer_attention_mask"] = (inputs["qformer_input_ids"] > 0).long()
+    return inputs
+
+
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory):
-    """Return ``exports_of`` the models of this file."""
-    return exports_of(tiny_model, tmp_path_factory)
+    """Return ``exports_of`` the models of this file, by text and kind."""
+    get = exports_of(lambda name: tiny_model(*name.split()), tmp_path_factory)
+    return lambda names: get(" ".join(names))
 
 
 class Whole:
@@ -73,9 +85,13 @@ class Whole:
         return model.generate(**given)
 
 
-@pytest.mark.parametrize("text", ["opt", pytest.param("llama", marks=pytest.mark.slow)])
-def test_logits_and_generated_tokens_equal_those_of_transformers(exported, text):
-    model, directory, report = exported(text)
+MODELS = [("opt", "blip-2"), ("llama", "blip-2"), ("llama", "instructblip")]
+KINDS = [MODELS[0], *(pytest.param(*each, marks=pytest.mark.slow) for each in MODELS[1:])]
+
+
+@pytest.mark.parametrize(("text", "kind"), KINDS)
+def test_logits_and_generated_tokens_equal_those_of_transformers(exported, text, kind):
+    model, directory, report = exported((text, kind))
     assert report.gaps == []
     vision, embedding, layers = emitted_by(report)
     # Of the vision, and of queries to each other and to the image.
@@ -83,9 +99,27 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, text)
     assert layers["npu_fused_infer_attention_score"] == 2
     lm = ImageTextLM(directory, providers=PROVIDERS[1:])
     assert lm.tokens_per_image == QUERIES
-    inputs = inputs_of(model, lm.tokens_per_image)
+    inputs = inputs_for(model, lm.tokens_per_image)
     changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
     check_runs(Whole(model), directory, inputs, changed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"qformer_input_ids": None}, r"qformer_input_ids as integers \[3, tokens\]"),
+        ({"qformer_input_ids": np.ones((2, 4), np.int64)}, "an instruction for each image"),
+        ({"qformer_attention_mask": np.zeros((3, 4))}, "with a token in each row"),
+        ({"qformer_attention_mask": np.ones((3, 5))}, r"got \[3, 5\]"),
+    ],
+)
+def test_wrong_instructions_raise(exported, changes, message):
+    model, directory, _ = exported(MODELS[-1])
+    ids, given = arrays(inputs_for(model, QUERIES))
+    given = {k: v for k, v in {**given, **changes}.items() if v is not None}
+    with pytest.raises(ArgumentError, match=message):
+        ImageTextLM(directory, providers=PROVIDERS[1:]).generate_from(ids, **given)
 
 
 def test_text_of_an_encoder_decoder_is_refused(tmp_path):

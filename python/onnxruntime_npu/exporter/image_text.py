@@ -81,7 +81,8 @@ def export_image_text_to_text(
     the patches of each window, and P where it reaches beyond the image. Of a model whose processor
     pads patches, such as LFM2-VL and Gemma 4, vision takes pixel_values and patch_positions, too,
     and text position_ids [B, S]. Where layers of the text have embeddings of tokens of their own,
-    as in Gemma 4, they follow in inputs_embeds.
+    as in Gemma 4, they follow in inputs_embeds. Where an image is read for an instruction,
+    as in InstructBLIP, vision takes its tokens, qformer_input_ids [1, L] int64.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as

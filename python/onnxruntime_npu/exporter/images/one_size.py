@@ -22,7 +22,7 @@ class OneSizePart(ImagePart):
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
-        self.shape = _pixels(model.config)
+        self.shape = pixels_of(model.config)
         # As in Idefics3 and SmolVLM: pixel_values [B, images, ..], where rows have several images.
         owner = model.base_model
         self.several = hasattr(owner, "vision_model") and hasattr(owner, "connector")
@@ -66,7 +66,7 @@ class OneSizePart(ImagePart):
         return {"pixel_values": self.shape, "image_features": tuple(features.shape)}
 
 
-def _pixels(config: Any) -> tuple[int, ...]:
+def pixels_of(config: Any) -> tuple[int, ...]:
     """Return the shape of pixel_values of one image."""
     vision = config.vision_config
     size = getattr(vision, "image_size", None)

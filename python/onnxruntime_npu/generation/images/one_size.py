@@ -5,57 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-import onnxruntime as ort
 
-from ...errors import ArgumentError
-from .features import Images, Prompt, checked_floats
-
-_MASK = "pixel_attention_mask"
+from .features import Prompt
+from .whole_images import MASK, WholeImages
 
 
-class OneSize(Images):
-    """pixel_values [images, C, height, width] float32 in the order of their tokens.
-
-    Or [B, images, C, height, width], in which images of zeros are padding. pixel_attention_mask
-    [B, images, height, width] may hide nothing else.
-    """
+class OneSize(WholeImages):
+    """pixel_values, and pixel_attention_mask where images are padding."""
 
     kind = "one_size"
-    names = ("pixel_values", _MASK)
-
-    def __init__(self, metadata: Mapping[str, str], vision: ort.InferenceSession | None) -> None:
-        super().__init__(metadata, vision)
-        assert vision is not None
-        self._size = self._shape("pixel_values")[1:]
-        self._count = int(vision.get_outputs()[0].shape[0])
-
-    @property
-    def tokens_per_image(self) -> int:
-        """How many tokens each image has."""
-        return self._count
+    names = ("pixel_values", MASK)
 
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features of each image."""
-        images = np.asarray(given.get("pixel_values", []))
-        shown = np.asarray(given.get(_MASK, np.ones(1, bool)))
-        if images.ndim == 5:
-            kept = images.any(axis=(2, 3, 4))
-            images = images[kept]
-            if shown.shape[:2] == kept.shape:
-                shown = shown[kept]
-        if not shown.all():
-            raise ArgumentError(
-                f"expected {_MASK} of ones for every image: the model takes whole images"
-            )
-        if images.size == 0:
-            images = np.zeros((0, *map(int, self._size)), np.float32)
-        images = checked_floats({"pixel_values": images}, "pixel_values", ["images", *self._size])
-        if prompt.image_tokens != len(images) * self._count:
-            raise ArgumentError(
-                f"expected {self._count} image tokens for each of {len(images)} images, got "
-                f"{prompt.image_tokens} in all"
-            )
-        return [
-            self._run(pixel_values=np.ascontiguousarray(image[None], np.float32))
-            for image in images
-        ]
+        return [self._run(pixel_values=image[None]) for image in self._images(prompt, given)]
