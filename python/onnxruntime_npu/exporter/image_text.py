@@ -107,10 +107,15 @@ def export_image_text_to_text(
     loaded = isinstance(model_or_dir, nn.Module)
     checkpoint = wrap(model_or_dir, tokenizer) if loaded else load_image_text(model_or_dir)
     model = copy.deepcopy(checkpoint.model) if loaded else checkpoint.model
-    if not hasattr(model, "generate") or own_features(model) is None:
+    if not hasattr(model, "generate"):
         raise ExportError(
             f"cannot export {type(model).__name__}: expected a transformers model of images and "
             f"text with a language-model head, such as LlavaForConditionalGeneration"
+        )
+    if own_features(model) is None:
+        raise ExportError(
+            f"cannot export {type(model).__name__}: expected get_image_features, whose results "
+            f"take the places of tokens, got a model whose text reads images in another way"
         )
     torch_library.register()
     try:
