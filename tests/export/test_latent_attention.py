@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
@@ -17,6 +19,7 @@ from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS, TOLERANCE
+from .test_integer_checkpoints import checkpoint
 from .test_quantized import errors, halved_errors, on_grid, rms
 from .test_switched_adapters import assert_equal, logits_of, saved
 
@@ -152,3 +155,18 @@ def test_adapters_of_latents_are_switched(tmp_path, layers, nodes):
         exported = CausalLM(tmp_path / "out", providers=[provider])
         assert_equal(logits_of(exported, None), tiny_model("deepseek_v3"))
         assert_equal(logits_of(exported, "one"), merged["one"])
+
+
+@pytest.mark.slow
+def test_integers_of_a_checkpoint_are_kept_with_blocks(tmp_path):
+    model = checkpoint(tmp_path / "source", "youtu", "gptq", group=16)
+    config = json.loads((tmp_path / "source" / "config.json").read_text())
+    config["quantization_config"]["group_size"] = 16
+    (tmp_path / "source" / "config.json").write_text(json.dumps(config))
+    options = {"dtype": "float16", "quant": "keep", "cache": "paged", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    # Of each layer four of attention, gate and up as one, and down; kv_b_proj is of floats.
+    assert report.gaps == [] and sum(report.integers.values()) == 12
+    for provider in PROVIDERS:
+        # Only float16 rounds, as it does in transformers.
+        assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
