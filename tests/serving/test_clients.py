@@ -80,9 +80,13 @@ def test_litellm(litellm, server):
     assert len(vectors) == 2 and len(vectors[0]["embedding"]) == 64
     with pytest.raises(litellm.NotFoundError):
         litellm.completion(model="openai/other", messages=USER)
+    with pytest.raises(litellm.ContextWindowExceededError):
+        litellm.completion(**{**options, "max_tokens": 1000})
 
 
 def test_langchain(langchain_openai, server):
+    from langchain_core.exceptions import ContextOverflowError
+
     model = langchain_openai.ChatOpenAI(
         model="tiny", base_url=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=100
     )
@@ -105,6 +109,8 @@ def test_langchain(langchain_openai, server):
     assert (call["name"], call["args"]) == ("weather", {"city": "Köln"})
     place = model.with_structured_output(Place, method="json_schema").invoke("What?")
     assert isinstance(place, Place)
+    with pytest.raises(ContextOverflowError):
+        model.invoke("What? " * 100)
     vectors = langchain_openai.OpenAIEmbeddings(
         model="tiny-encoder",
         base_url=f"{server.url}/v1",

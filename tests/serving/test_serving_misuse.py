@@ -306,6 +306,25 @@ def test_texts_that_are_surely_too_long_are_not_encoded(server, path):
     assert "characters" in message  # which are counted, not the tokens
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": "a" * 300}),
+        ("/v1/completions", {"prompt": "a", "max_tokens": 300}),
+        ("/v1/completions", {"prompt": "a" * 1_000_000}),
+        ("/v1/chat/completions", {"messages": MESSAGES * 257}),
+        ("/v1/embeddings", {"input": "a" * 129}),
+    ],
+    ids=["tokens", "room", "characters", "messages", "embeddings"],
+)
+def test_clients_know_that_a_shorter_prompt_would_do(server, path, body):
+    """By these words, since OpenAI's client shows them without the code: LiteLLM and LangChain."""
+    answer = server.http.post(path, json=body)
+    param = answer.json()["error"]["param"]
+    message = check(answer, 400, "context_length_exceeded", param)
+    assert message.startswith("the prompt is too long: expected at most ")
+
+
 def test_more_messages_than_tokens_of_the_context(server):
     body = {"messages": MESSAGES * 257}
     answer = server.http.post("/v1/chat/completions", json=body)

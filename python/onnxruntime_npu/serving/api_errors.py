@@ -48,6 +48,15 @@ def bad_request(message: str, *, param: str | None = None, code: str = "invalid_
     return ApiError(400, code, message, param=param)
 
 
+def too_long(most: int, got: str, *, param: str | None = None) -> ApiError:
+    """Return the error of what does not fit into the model's context of ``most`` tokens.
+
+    LiteLLM and LangChain know by the words before the colon that a shorter prompt would do.
+    """
+    message = f"the prompt is too long: expected at most {most} tokens, got {got}"
+    return bad_request(message, param=param, code="context_length_exceeded")
+
+
 def deadline_exceeded(seconds: float) -> ApiError:
     """Return the error of a request that takes too long."""
     return ApiError(504, "deadline_exceeded", f"the request did not end within {seconds:g} seconds")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from .api_errors import bad_request
+from .api_errors import bad_request, too_long
 from .encoder_messages import EncoderReady
 from .messages import TopBody
 from .texts import Texts, check_tokens, each_text
@@ -44,8 +44,7 @@ def check_rows(
         if not row:
             raise bad_request("expected texts of at least one token", param="input")
         if len(row) > longest:
-            message = f"expected at most {longest} tokens, got a text of {len(row)}"
-            raise bad_request(message, param="input", code="context_length_exceeded")
+            raise too_long(longest, f"a text of {len(row)}", param="input")
         check_tokens(row, limits.vocabulary, "input")
     if dimensions is not None and dimensions > limits.size:
         message = f"expected at most {limits.size} dimensions, got {dimensions}"

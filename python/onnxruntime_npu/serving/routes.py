@@ -11,7 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from .answers import CHAT, COMPLETION, Answer, EventStream, Style
-from .api_errors import bad_request
+from .api_errors import too_long
 from .chat import encode_chat
 from .choices import Choice, Choices
 from .disconnection import unless_disconnected
@@ -106,8 +106,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     tools = tools_of(model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
     most = engine.limits().max_length
     if len(body.messages) > most:  # each has a token or more
-        message = f"expected at most {most} tokens, got {len(body.messages)} messages"
-        raise bad_request(message, param="messages", code="context_length_exceeded")
+        raise too_long(most, f"{len(body.messages)} messages", param="messages")
     offered = tools.offered if tools else ()
     prompt = await service.tokenize(encode_chat, model, body.messages, offered, most)
     return await _answer(request, body, _Asked(CHAT, [prompt], body.limit, [""], tools))

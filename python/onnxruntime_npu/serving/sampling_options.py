@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 
 from ..sampling import SMALLEST
-from .api_errors import bad_request
+from .api_errors import bad_request, too_long
 from .engine_messages import Guidance, Ready, Sampling
 from .schemas import Generation
 from .served_model import ServedModel
@@ -32,10 +32,7 @@ def sampling_options(
     room = limits.max_length - len(prompt)
     if room < (1 if max_tokens is None else max_tokens):
         asked = f" and {max_tokens} to generate" if max_tokens else ""
-        raise bad_request(
-            f"expected at most {limits.max_length} tokens, got a prompt of {len(prompt)}{asked}",
-            code="context_length_exceeded",
-        )
+        raise too_long(limits.max_length, f"a prompt of {len(prompt)}{asked}")
     check_tokens(prompt, limits.vocabulary)
     if body.n > limits.max_batch:
         raise bad_request(f"expected n <= {limits.max_batch}, got {body.n}", param="n")

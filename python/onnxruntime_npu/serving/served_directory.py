@@ -9,7 +9,7 @@ from typing import Any
 
 from ..context_length import context_length
 from ..errors import ArgumentError
-from .api_errors import bad_request
+from .api_errors import too_long
 
 _LONGEST_TEXT = 8192  # of an encoder without a limit of its own: attention grows with its square
 
@@ -51,11 +51,7 @@ class ServedDirectory:
         Without encoding it, which takes seconds for megabytes, while others wait for theirs.
         """
         if len(text) > most * self._longest_token:
-            raise bad_request(
-                f"expected at most {most} tokens, got {len(text)} characters",
-                param=param,
-                code="context_length_exceeded",
-            )
+            raise too_long(most, f"{len(text)} characters", param=param)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Turn text into tokens; ``special``: with those that a text begins and ends with."""
