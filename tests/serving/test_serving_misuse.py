@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import openai
 import pytest
 from onnxruntime_npu.serving.embeddings import EmbeddingsRequest
 from onnxruntime_npu.serving.request_body import parsed
@@ -366,6 +367,23 @@ def test_a_huge_body_of_unknown_length_is_cut(server):
 def test_paths(server, method, path, status, code):
     answer = server.http.request(method, path)
     check(answer, status, code, answer.json()["error"]["param"])
+
+
+def test_a_path_that_is_not_served_is_told_what_is(server):
+    message = check(server.http.post("/v1/chat/completion"), 404, "not_found")
+    assert "/v1/chat/completions, " in message and message.endswith("got /v1/chat/completion")
+    message = check(server.http.get("/v1/chat/completions"), 405, "method_not_allowed")
+    assert message == "expected POST for /v1/chat/completions, got GET"
+    assert len(check(server.http.get("/" + "é" * 5000), 404, "not_found")) < 500
+
+
+def test_responses_are_told_the_interface_that_is_served(server):
+    for ask in (
+        lambda: server.client.responses.create(model="tiny", input="a"),
+        lambda: server.client.responses.retrieve("resp_1"),
+    ):
+        with pytest.raises(openai.NotFoundError, match="ask for /v1/chat/completions"):
+            ask()
 
 
 @pytest.mark.parametrize(("path", "methods"), [("/v1/completions", "POST"), ("/", "GET, HEAD")])

@@ -17,6 +17,7 @@ from ..version import __version__
 from .api_errors import ApiError, error_body
 from .disconnection import ClientGone
 from .middleware import ApiKey, BodyLimit, RequestIds
+from .paths import method_not_allowed, not_found
 from .routes import router
 from .service import Service
 
@@ -66,11 +67,10 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(RequestIds)
 
     @app.exception_handler(HTTPException)
-    async def refuse(_: Request, error: HTTPException) -> JSONResponse:
+    async def refuse(request: Request, error: HTTPException) -> JSONResponse:
         headers = error.headers  # of a wrong method: those that are allowed
         if not isinstance(error, ApiError):
-            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "bad_body")
-            error = ApiError(error.status_code, code, str(error.detail))
+            error = _told(request, error)
         metrics.errors.labels(error.code).inc()
         return JSONResponse(error.body(), error.status_code, headers)
 
@@ -95,6 +95,15 @@ def create_app(service: Service) -> FastAPI:
         return JSONResponse(body, 500, {"x-request-id": identifier})
 
     return app
+
+
+def _told(request: Request, error: HTTPException) -> ApiError:
+    """Return the framework's error with what was expected."""
+    if error.status_code == 404:
+        return not_found(request)
+    if error.status_code == 405:
+        return method_not_allowed(request, error.headers)
+    return ApiError(error.status_code, "bad_body", str(error.detail))
 
 
 def _first(errors: Any) -> tuple[str | None, str]:

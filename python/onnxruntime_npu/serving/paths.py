@@ -1,0 +1,41 @@
+"""What is said of paths and methods that are not served."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+
+from .api_errors import ApiError
+from .routes import router
+
+_LONGEST = 100  # characters of a path that are shown
+# Of OpenAI's interface: what a client is to ask for instead.
+_INSTEAD = {
+    "/v1/responses": "ask for /v1/chat/completions, chat.completions.create of OpenAI's client",
+}
+
+
+def not_found(request: Request) -> ApiError:
+    """Return the error of a path that is not served."""
+    path = request.url.path
+    for known, reason in _INSTEAD.items():
+        if path == known or path.startswith(f"{known}/"):
+            return ApiError(404, "not_found", f"{known} is not served: {reason}")
+    served = ", ".join(
+        route.path for route in router.routes if isinstance(route, APIRoute) and route.path != "/"
+    )
+    return ApiError(404, "not_found", f"expected a path among {served}, got {_shown(path)}")
+
+
+def method_not_allowed(request: Request, headers: Mapping[str, str] | None) -> ApiError:
+    """Return the error of a path that is served to other methods; ``headers`` name these."""
+    allowed = (headers or {}).get("Allow", "another method")
+    path = _shown(request.url.path)
+    message = f"expected {allowed} for {path}, got {request.method}"
+    return ApiError(405, "method_not_allowed", message)
+
+
+def _shown(path: str) -> str:
+    return path if len(path) <= _LONGEST else f"{path[:_LONGEST]}…"
