@@ -263,6 +263,32 @@ def test_a_schema_of_a_tool_that_is_none(server):
     assert "Invalid type: strin" in error["message"] and "\n" not in error["message"]
 
 
+@pytest.mark.parametrize("choice", ["auto", "required"])
+@pytest.mark.parametrize("kind", ["string", ["object", "null"], None])
+def test_parameters_of_a_tool_are_those_of_an_object(server, kind, choice):
+    """Else what has to be a call would be one whose arguments are none, and so text."""
+    function = {"name": "f", "parameters": {"type": kind}}
+    body = {"messages": USER, "tools": [{"type": "function", "function": function}]}
+    answer = server.http.post("/v1/chat/completions", json={**body, "tool_choice": choice})
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "tools"
+    assert "expected parameters of f of the type object, got" in error["message"]
+
+
+@pytest.mark.parametrize(
+    "schema", [{}, {"anyOf": [{"enum": [{"a": 1}]}, {"enum": ["b"]}]}], ids=["any", "either"]
+)
+def test_parameters_without_a_type_are_an_object(server, schema):
+    tool = {"type": "function", "function": {"name": "f", "parameters": schema}}
+    for seed in range(4):
+        options = {"tools": [tool], "tool_choice": "required", "seed": seed}
+        (choice,) = ask(server, **options, parallel_tool_calls=False).choices
+        if choice.finish_reason == "length":
+            continue
+        (call,) = choice.message.tool_calls
+        assert isinstance(json.loads(call.function.arguments), dict)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_a_tool_that_has_to_be_called(server, seed):
     named = {"type": "function", "function": {"name": "weather"}}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, Tag
+from pydantic import Field, Tag, model_validator
 
 from .api_errors import ApiError, bad_request
 from .engine_messages import Guidance
@@ -19,6 +20,7 @@ from .tool_formats import ToolFormat
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 _ANY_ARGUMENTS = {"type": "object"}
+_SHOWN = 40  # characters of a wrong value
 
 
 class Function(Body):
@@ -28,6 +30,15 @@ class Function(Body):
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Function:
+        kind = (self.parameters or {}).get("type", "object")
+        if kind != "object":
+            shown = json.dumps(kind)[:_SHOWN]
+            message = f"expected parameters of {self.name} of the type object, got {shown}"
+            raise bad_request(message, param="tools")
+        return self
 
 
 class Tool(Body):
@@ -118,7 +129,8 @@ class Tools:
     def _schema(self, function: Function) -> str:
         if function.parameters is None:
             return json_text(_NO_ARGUMENTS)
-        return json_text(function.parameters if self.must or function.strict else _ANY_ARGUMENTS)
+        followed = function.parameters if self.must or function.strict else {}
+        return json_text({**_ANY_ARGUMENTS, **followed})
 
 
 def tools_of(
