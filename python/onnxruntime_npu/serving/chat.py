@@ -25,10 +25,14 @@ def encode_chat(
     """
     if not getattr(model.tokenizer, "chat_template", None):
         raise bad_request("the model has no chat template: use /v1/completions", param="model")
+    definitions = [tool.model_dump(exclude_none=True) for tool in tools] or None
     try:
+        template = model.tokenizer.get_chat_template(tools=definitions)
+        # Most templates leave out the messages of a role that they do not know.
+        developer = "developer" if "developer" in template else "system"
         text = model.tokenizer.apply_chat_template(
-            plain_messages(messages),
-            tools=[tool.model_dump(exclude_none=True) for tool in tools] or None,
+            plain_messages(messages, developer),
+            tools=definitions,
             add_generation_prompt=True,
             tokenize=False,
         )

@@ -114,8 +114,8 @@ class Message(Body):
         return self
 
 
-def plain_messages(messages: list[Message]) -> list[dict[str, Any]]:
-    """Return the messages as chat templates read them.
+def plain_messages(messages: list[Message], developer: str) -> list[dict[str, Any]]:
+    """Return the messages as chat templates read them; a developer's are of the role ``developer``.
 
     Raises a 400 for results of calls that were not made.
     """
@@ -125,7 +125,8 @@ def plain_messages(messages: list[Message]) -> list[dict[str, Any]]:
         content = message.content or message.refusal or ""
         if not isinstance(content, str):
             content = "".join(part.text for part in content)
-        one: dict[str, Any] = {"role": message.role, "content": content}
+        role = developer if message.role == "developer" else message.role
+        one: dict[str, Any] = {"role": role, "content": content}
         if message.name is not None:
             one["name"] = message.name
         if message.tool_calls:
