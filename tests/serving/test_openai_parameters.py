@@ -80,8 +80,9 @@ def test_parts_of_messages(server):
     def tokens(*messages):
         return server.http.post("/tokenize", json={"messages": messages}).json()["tokens"]
 
-    marked = {"type": "text", "text": "a", "prompt_cache_breakpoint": {"mode": "explicit"}}
-    assert tokens({"role": "user", "content": [marked]}) == tokens({"role": "user", "content": "a"})
+    for mark in ({"prompt_cache_breakpoint": {}}, {"cache_control": {"type": "ephemeral"}}):
+        marked = {"role": "user", "content": [{"type": "text", "text": "a", **mark}]}
+        assert tokens(marked) == tokens({"role": "user", "content": "a"})
     said = tokens({"role": "assistant", "content": "no"})
     part = {"type": "refusal", "refusal": "no"}
     assert tokens({"role": "assistant", "content": [part]}) == said

@@ -46,6 +46,7 @@ class TextPart(Body):
     type: Literal["text"]
     text: str
     prompt_cache_breakpoint: dict[str, Any] | None = None
+    cache_control: dict[str, Any] | None = None  # of LiteLLM
 
 
 class RefusalPart(Body):
