@@ -407,6 +407,8 @@ def test_text_streamers(model_of, capsys):
         ({"stop_strings": 5}, "stop_strings expected texts, got 5"),
         ({"stop_strings": ["a", ""]}, "stop_strings expected texts"),
         ({"eos_token_id": "</s>"}, "eos_token_id expected a token or tokens, got '</s>'"),
+        ({"eos_token_id": -1}, "eos_token_id expected tokens from 0 to .*, got -1: use None"),
+        ({"eos_token_id": [3, 10**9]}, "eos_token_id expected tokens from 0 to .*, got 1000000000"),
         ({"logits_processor": "x"}, "logits_processor expected functions, got 'x'"),
         ({"logits_processor": [None]}, "logits_processor expected functions, got None"),
         ({"streamer": print}, "streamer expected methods put and end"),

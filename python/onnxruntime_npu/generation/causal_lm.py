@@ -105,6 +105,8 @@ class CausalLM(Exported):
         # A sampler decides by itself: nothing is taken from generation_config.json for it.
         config = self.generation_config if sampler is None else {}
         chosen = GenerationOptions.of(options, config, self.stop_tokens)
+        if options.get("eos_token_id") is not None:  # the model's own may be wrong
+            self._check_stop_tokens(chosen.stop_tokens)
         if sampler is not None and chosen.do_sample:
             raise ArgumentError("expected either a sampler or do_sample, got both")
         given = prompts if input_ids is None else input_ids
@@ -190,6 +192,16 @@ class CausalLM(Exported):
             result = run(ahead, choose, rows, budget, stop_tokens, on_tokens, **hooks)
         result.guessed_tokens, result.accepted_tokens = ahead.guessed, ahead.accepted
         return result
+
+    def _check_stop_tokens(self, tokens: frozenset[int]) -> None:
+        """Raise ArgumentError for a token that never comes."""
+        last = self.step_model.vocabulary - 1
+        for token in sorted(tokens):
+            if not 0 <= token <= last:
+                raise ArgumentError(
+                    f"eos_token_id expected tokens from 0 to {last}, got {token}: use None where "
+                    "no token is to end a row"
+                )
 
     def _row_texts(
         self, rows: int, stop_strings: list[str], on_text: Callable[[str], None] | None
