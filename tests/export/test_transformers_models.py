@@ -78,6 +78,8 @@ def test_a_cache_continues_a_conversation(pair, cache):
     assert generated(model, second, num_beams=2).tolist() == expected.tolist()
     with pytest.raises(ArgumentError, match=r"the cache takes 60 tokens, got 3\d and 30 more"):
         model(torch.ones(2, 30, dtype=torch.long), past_key_values=past)
+    with pytest.raises(ArgumentError, match=r"has \d+ tokens, got none behind them"):
+        generated(model, first, past_key_values=past)
     with pytest.raises(ArgumentError, match="the cache has 2 rows, got 1"):
         model(torch.tensor([[1]]), past_key_values=past)
 

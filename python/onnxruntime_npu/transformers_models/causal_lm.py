@@ -59,15 +59,13 @@ class NPUModelForCausalLM(GeneratingModel):
         Returns logits of each row's last token, float32 [B, 1, V], and the cache. Without one
         given, it has room for 256 tokens more than input_ids.
         """
+        if past_key_values is not None:
+            _check_cache(past_key_values, input_ids)
         rows = self._rows(input_ids, attention_mask)
         columns = input_ids.shape[1]
         context = self.exported.context_length
         if past_key_values is None:
             past_key_values = self.new_cache(min(columns + _MORE_TOKENS, context))
-        elif not isinstance(past_key_values, NPUCache):
-            raise ArgumentError(
-                f"past_key_values expected an NPUCache, got {type(past_key_values).__name__}"
-            )
         if past_key_values.get_seq_length() + columns > context:
             raise ArgumentError(
                 f"expected at most {context} tokens, the model's context, got "
@@ -101,3 +99,14 @@ class NPUModelForCausalLM(GeneratingModel):
                     "without prefill_chunk_size"
                 )
         return checked_rows(rows, self.step_model.vocabulary)
+
+
+def _check_cache(cache: Any, input_ids: torch.Tensor) -> None:
+    """Raise ArgumentError for a cache of another kind, and for one that has all tokens already."""
+    if not isinstance(cache, NPUCache):
+        raise ArgumentError(f"past_key_values expected an NPUCache, got {type(cache).__name__}")
+    if cache.get_seq_length() and not input_ids.numel():
+        raise ArgumentError(
+            f"the cache has {cache.get_seq_length()} tokens, got none behind them: pass all tokens "
+            "so far and new ones, or model.new_cache(length) for another conversation"
+        )
