@@ -254,6 +254,8 @@ def test_features_are_those_of_transformers(encoder, provider, errors):
     for given, error in (
         ({"input_ids": torch.ones(1, 2)}, "input_ids expected a tensor of whole numbers"),
         ({"input_ids": torch.tensor([1])}, r"input_ids expected \[.*\], got \[1\]"),
+        ({"input_ids": torch.ones(1, 65, dtype=int)}, "at most 64 tokens, .*, got 65: let the tok"),
+        ({"input_ids": torch.ones(1, 0, dtype=int)}, "expected at least one token, got none"),
         ({"pixels": torch.ones(1)}, "expected input_ids, .*, got pixels"),
         ({}, "got none"),
     ):

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from transformers.utils import ModelOutput
 
+from ..context_length import context_length
 from ..errors import ArgumentError
 from ..generation.exported import Exported
 from .exported_model import ExportedModel
@@ -36,6 +37,8 @@ class ExportedEncoder(Exported):
 
     def _load(self) -> None:
         self.session = self._open(self._main)
+        # Most tokens of a text; None: the configuration has no limit.
+        self.context_length = context_length(self.config.get("text_config") or self.config)
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [value.name for value in self.session.get_outputs()]
         if "last_hidden_state" not in self.outputs:
@@ -66,9 +69,21 @@ class NPUModelForFeatureExtraction(ExportedModel):
                 f"expected {', '.join(self.exported.inputs)}, got {', '.join(inputs) or 'none'}"
             )
         arrays = {name: self._checked(name, tensor) for name, tensor in inputs.items()}
+        if ids is not None:
+            self._check_length(ids.shape[1])
         results: list[Any] = self.exported.session.run(self.exported.outputs, arrays)
         tensors = map(torch.from_numpy, results)
         return EncoderOutput(**dict(zip(self.exported.outputs, tensors, strict=True)))
+
+    def _check_length(self, tokens: int) -> None:
+        longest = self.exported.context_length
+        if not tokens:
+            raise ArgumentError("input_ids expected at least one token, got none")
+        if longest is not None and tokens > longest:
+            raise ArgumentError(
+                f"input_ids expected at most {longest} tokens, the model's context, got {tokens}: "
+                "let the tokenizer cut texts (truncation=True)"
+            )
 
     def _checked(self, name: str, tensor: torch.Tensor) -> np.ndarray:
         value = self.exported.inputs[name]
