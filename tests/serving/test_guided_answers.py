@@ -263,6 +263,28 @@ def test_a_schema_of_a_tool_that_is_none(server):
     assert "Invalid type: strin" in error["message"] and "\n" not in error["message"]
 
 
+def test_answers_that_openais_client_has_read_are_sent_back(server):
+    chat = server.client.chat.completions
+    options = {"model": "tiny", "messages": USER, "max_tokens": 180, "seed": 1}
+    called = {
+        "tools": [openai.pydantic_function_tool(Place, name="place")],
+        "tool_choice": {"type": "function", "function": {"name": "place"}},
+    }
+    with chat.stream(**options, **called) as events:
+        streamed = events.get_final_completion()
+    read = [chat.parse(**options, response_format=Place), chat.parse(**options, **called), streamed]
+    said = [answer.choices[0].message for answer in read]
+    assert isinstance(said[0].parsed, Place)
+    assert all(isinstance(m.tool_calls[0].function.parsed_arguments, Place) for m in said[1:])
+    for message in said:
+        results = [
+            {"role": "tool", "tool_call_id": call.id, "content": "ok"}
+            for call in message.tool_calls or []
+        ]
+        for sent in (message, message.model_dump(warnings=False)):
+            ask(server, [*USER, sent, *results], max_tokens=1)
+
+
 @pytest.mark.parametrize("choice", ["auto", "required"])
 @pytest.mark.parametrize("kind", ["string", ["object", "null"], None])
 def test_parameters_of_a_tool_are_those_of_an_object(server, kind, choice):

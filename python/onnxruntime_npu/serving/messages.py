@@ -68,10 +68,11 @@ Content = Annotated[
 
 
 class CalledFunction(Body):
-    """Name and arguments, which are JSON in a string."""
+    """Name and arguments, which are JSON in a string; OpenAI's client adds what it read of them."""
 
     name: str
     arguments: str
+    parsed_arguments: Any = None
 
 
 class CalledTool(Body):
@@ -86,7 +87,8 @@ class CalledTool(Body):
 class Message(Body):
     """One message of a conversation.
 
-    Answers are sent back as OpenAI's client has them, with fields that are empty in ours.
+    Answers are sent back as OpenAI's client has them: with fields that are empty in ours, and with
+    what it read of the content.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -97,6 +99,7 @@ class Message(Body):
     annotations: list[Any] | None = None
     audio: None = None
     function_call: None = None
+    parsed: Any = None
     refusal: str | None = None
 
     @model_validator(mode="after")
