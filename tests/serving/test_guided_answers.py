@@ -160,6 +160,17 @@ def test_what_is_no_grammar_is_refused_with_a_status(server, options, param, str
     assert (error["code"], error["param"]) == ("invalid_value", param)
 
 
+def test_a_format_that_the_engine_alone_does_not_know(server):
+    """Its grammars are of an older version than those that are read before."""
+    schema = {"type": "object", "properties": {"link": {"type": "string", "format": "uri"}}}
+    form = {"type": "json_schema", "json_schema": {"name": "page", "schema": schema}}
+    body = {"messages": USER, "max_tokens": 5, "response_format": form}
+    answer = server.http.post("/v1/chat/completions", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code == 400 and error["param"] == "response_format"
+    assert error["message"] == "Unknown format: uri"
+
+
 CHAIN = [*(f"r{i}: r{i + 1}" for i in range(6000)), 'r6000: "a"', "start: r0"]
 COMPLEX = {
     "stack": {"type": "grammar", "grammar": "\n".join(CHAIN)},

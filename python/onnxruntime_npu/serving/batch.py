@@ -18,7 +18,7 @@ import onnxruntime_genai as og
 
 from .engine_messages import Sampling, Step, Submit
 from .guesses import Guesses
-from .lark import lark_of
+from .lark import lark_of, refusal_of
 
 _Reason, _Error = og.FinishReason, og.EngineErrorCode
 # As numbers: each event has to be asked for several, and the operators of a bound enumeration take
@@ -154,8 +154,7 @@ class Batch:
                 )
             except (RuntimeError, TypeError, ValueError) as error:
                 sequence.request.close()
-                reason = "refused" if str(error).startswith(_NO_GRAMMAR) else "error"
-                step.finished.append((submitted.key, reason, str(error)))
+                step.finished.append((submitted.key, *_why(submitted, str(error))))
                 continue
             sequence.repeated, sequence.decoding = len(sequence.begin), False
             self._running[sequence.request] = sequence
@@ -236,6 +235,14 @@ def _guessable(sampling: Sampling) -> bool:
     drawn = sampling.seed is None and sampling.top_k > 0
     plain = sampling.guidance is None and sampling.repetition_penalty == 1
     return plain and (sampling.greedy or drawn)
+
+
+def _why(submitted: Submit, error: str) -> tuple[str, str]:
+    """Return the reason for which the engine does not begin a request, and the message."""
+    guidance = submitted.sampling.guidance
+    if guidance is None or not error.startswith(_NO_GRAMMAR):
+        return "error", error
+    return "refused", refusal_of(guidance, error.removeprefix(_NO_GRAMMAR))
 
 
 def _turn(sequence: _Sequence) -> Any:

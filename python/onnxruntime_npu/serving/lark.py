@@ -10,6 +10,8 @@ from .engine_messages import Guidance
 # the tokenizer divides it. That of onnxruntime-genai takes what begins within a character, such as
 # the second byte of "é" where "à" was possible, for another text.
 _NOTHING_FORCED = '%llguidance {"no_forcing": true}'
+# What llguidance says of the grammar in which a client's schema or expression stands.
+_AROUND = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +\d+ \| .*", re.DOTALL)
 # What would end the literal of an expression, a slash or a line break, whether escaped or not.
 _ENDS = re.compile(r"\\?[/\n]|\\.")
 
@@ -22,6 +24,13 @@ def lark_of(guidance: Guidance) -> str:
     elif guidance.kind == "regex":
         text = f"start: {regex_literal(text)}"
     return f"{text}\n{_NOTHING_FORCED}"
+
+
+def refusal_of(guidance: Guidance, said: str) -> str:
+    """Return what llguidance said of ``lark_of`` as it is of what the client wrote."""
+    # The grammar of tools is the server's; what is wrong in it is a client's schema.
+    written = guidance.kind == "lark_grammar" and guidance.param != "tools"
+    return said if written else _AROUND.sub("", said)
 
 
 def regex_literal(regex: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
 import llguidance.numpy
@@ -10,11 +9,9 @@ import numpy as np
 from llguidance import LLMatcher, LLTokenizer
 
 from .engine_messages import Guidance
-from .lark import lark_of
+from .lark import lark_of, refusal_of
 
 _NO_TOKEN = "NoExtensionBias"  # what llguidance says where no token may follow
-# What it says of the grammar in which a client's schema or expression stands.
-_AROUND = re.compile(r"at \d+\(\d+\): (failed to compile JSON schema: )?|\n +\d+ \| .*", re.DOTALL)
 
 
 class GrammarError(ValueError):
@@ -44,11 +41,7 @@ class TokenTexts:
         except ValueError as error:
             raise GrammarError(str(error)) from None
         if matcher.is_error():
-            refusal = _error_of(matcher)
-            # That of tools is the server's; what is wrong in it is a client's schema.
-            if guidance.kind == "lark_grammar" and guidance.param != "tools":
-                raise refusal
-            raise GrammarError(_AROUND.sub("", str(refusal)))
+            raise GrammarError(refusal_of(guidance, str(_error_of(matcher))))
         return GrammarMask(matcher, self.vocabulary)
 
 
