@@ -375,16 +375,21 @@ def test_int4_uses_its_whole_range_in_both_directions(calibrated: bool) -> None:
     assert torch.equal(scales.t()[0].float(), scale[:, 0])
 
 
-def test_rounding_for_inputs_finds_the_offsets_of_weights_that_had_some() -> None:
-    """Blocks of 32 with a scale and a minimum, as GGUF files have them, stay what they are."""
+@pytest.mark.parametrize("offset", [-5.375, -8.0, 0.0])
+def test_rounding_for_inputs_finds_offsets_that_are_eighths(offset: float) -> None:
+    """Blocks of 32 with a scale and a minimum, as files of int4 have them, stay what they are."""
     generator = torch.Generator().manual_seed(6)
     integers = torch.randint(0, 16, (64, 8, 32), generator=generator).float()
     integers[..., 0], integers[..., 1] = 0, 15
     scale = torch.rand(64, 8, 1, generator=generator) + 0.5
-    weight = ((integers - 5.3) * scale).flatten(1)
+    weight = ((integers + offset) * scale).flatten(1)
     inputs = correlated(512, 256)
     found, scales, offsets = compensated_columns(weight, inputs.t() @ inputs, 32, torch.float32)
+    if offset == -8.0:  # that of the integers themselves
+        assert offsets is None
+        offsets = torch.zeros_like(scales)
     assert offsets is not None
+    assert torch.equal(offsets, (offsets * 8).round() / 8)
     restored = (found.t().unflatten(1, (8, 32)) + offsets.t()[..., None]) * scales.t()[..., None]
     torch.testing.assert_close(restored.flatten(1), weight, rtol=1e-4, atol=1e-4)
 

@@ -19,27 +19,37 @@ int64_t FewestRows(int64_t group) { return std::clamp<int64_t>(group / 4, 8, 32)
 constexpr int64_t kBlockRows = 6;     // 12 sums and 12 totals of 32 registers
 constexpr int64_t kChunkQuads = 128;  // a third of the L1 cache, or one longer group
 
+// Bits behind the point of integers of 4 bits: with them a byte holds the sum of such an integer and an offset that is
+// a multiple of 1/4, as zero points are.
+template <int bits>
+constexpr int kFraction = bits == 4 ? 2 : 0;
+// Sums of longer groups are not exact in float32.
+constexpr int64_t kLongestExactGroup = 1024;
+
 // What the columns of a group have for all rows, in the order of unpacked quads.
 struct GroupColumns {
   __m512i begin[2];  // of sums: what is added to A, multiplied
   __m512 scale[2], offset[2];
 
-  void Load(const PanelScales& scales, int64_t g) {
+  // For integers with `fraction` bits behind the point.
+  void Load(const PanelScales& scales, int64_t g, int fraction) {
+    const __m512 parts = _mm512_set1_ps(static_cast<float>(1 << fraction));
     const Columns of_scale = Columns::Unpacked(scales.scale + g * scales.stride);
+    scale[0] = of_scale.first / parts, scale[1] = of_scale.second / parts;
     const Columns of_offset = scales.offset ? Columns::Unpacked(scales.offset + g * scales.stride) : Columns{};
-    scale[0] = of_scale.first, scale[1] = of_scale.second;
-    offset[0] = of_offset.first, offset[1] = of_offset.second;
+    offset[0] = of_offset.first * parts, offset[1] = of_offset.second * parts;
   }
-  // True where all offsets are integers, as zero points are, that a byte can hold with a 4-bit integer added.
-  bool OffsetsAreIntegers() const { return IsSmallInteger(offset[0]) && IsSmallInteger(offset[1]); }
+  // True where a byte can hold any 4-bit integer with any of the offsets.
+  bool OffsetsFitBytes() const { return FitsBytes(offset[0]) && FitsBytes(offset[1]); }
   AddedBytes OffsetBytes() const {
     return AddedBytes::Of(_mm512_cvtps_epi32(offset[0]), _mm512_cvtps_epi32(offset[1]));
   }
 
  private:
-  static bool IsSmallInteger(__m512 x) {
-    const __mmask16 small = _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(100.0f), _CMP_LE_OQ);
-    return _mm512_mask_cmp_ps_mask(small, _mm512_roundscale_ps(x, 0), x, _CMP_EQ_OQ) == 0xffff;
+  static bool FitsBytes(__m512 x) {
+    constexpr float kLeast = -128 - (-8 << kFraction<4>), kMost = 127 - (7 << kFraction<4>);
+    const __m512 near = _mm512_min_ps(_mm512_max_ps(x, _mm512_set1_ps(kLeast)), _mm512_set1_ps(kMost));
+    return _mm512_cmp_ps_mask(_mm512_roundscale_ps(near, 0), x, _CMP_EQ_OQ) == 0xffff;
   }
 };
 
@@ -58,7 +68,7 @@ template <int bits>
 void UnpackGroup(const uint8_t* stored, int64_t count, int8_t* quads, const AddedBytes& added, GroupColumns& columns) {
   const __m512i added_to_a = _mm512_set1_epi8(static_cast<char>(kUnsignedRows.shift));
   __m512i first = _mm512_setzero_si512(), second = first;
-  UnpackQuads<bits>(stored, count, quads, added, [&](__m512i first_columns, __m512i second_columns) {
+  UnpackQuads<bits, kFraction<bits>>(stored, count, quads, added, [&](__m512i first_columns, __m512i second_columns) {
     AddDotOfBytes(first, added_to_a, first_columns);
     AddDotOfBytes(second, added_to_a, second_columns);
   });
@@ -149,13 +159,12 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
     const int64_t last_quads = chunk_quads - (groups - 1) * group_quads;
     const Chunk chunk{
         quads, columns, groups, group_quads, last_quads, /*begins=*/g0 == 0, /*ends=*/g0 + groups == first.groups};
-    bool integers = true;
+    // Such offsets are added to the integers once, instead of multiplied with the sums of each row.
+    bool adds_offsets = bits == 4 && scales.offset && first.group <= kLongestExactGroup;
     for (int64_t g = 0; g < groups; ++g) {
-      columns[g].Load(scales, g0 + g);
-      integers = integers && columns[g].OffsetsAreIntegers();
+      columns[g].Load(scales, g0 + g, kFraction<bits>);
+      adds_offsets = adds_offsets && columns[g].OffsetsFitBytes();
     }
-    // Zero points are added to the integers once, instead of multiplied with the sums of each row.
-    const bool adds_offsets = bits == 4 && scales.offset && integers;
     for (int64_t g = 0; g < groups; ++g) {
       const int64_t at = g * group_quads;
       const AddedBytes added = adds_offsets ? columns[g].OffsetBytes() : AddedBytes::None();
@@ -176,7 +185,8 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
 }  // namespace
 
 RoundedBlock VnniRoundedBlock(int bits, int64_t rows, int64_t group) {
-  if (!Features().avx512_vnni || rows < FewestRows(group)) return {};
+  constexpr int64_t kLongestGroup = 1 << 18;  // of 4-bit integers with fractions, whose sums have 32 bits
+  if (!Features().avx512_vnni || rows < FewestRows(group) || group > kLongestGroup) return {};
   return {bits == 8 ? &MultiplyBlock<8> : &MultiplyBlock<4>, kUnsignedRows};
 }
 

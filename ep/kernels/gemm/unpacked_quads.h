@@ -23,18 +23,18 @@ struct AddedBytes {
   }
 };
 
-// visit(the two vectors of each quad). `added`: to integers of 4 bits only.
-template <int bits, class Visit>
+// visit(the two vectors of each quad). Integers of 4 bits are unpacked with so many bits behind the point, and `added`.
+template <int bits, int kFraction = 0, class Visit>
 inline void UnpackQuads(const uint8_t* stored, int64_t quads, int8_t* out, const AddedBytes& added,
                         const Visit& visit) {
-  const __m512i first_added = _mm512_sub_epi8(added.first, _mm512_set1_epi8(8));
-  const __m512i second_added = _mm512_sub_epi8(added.second, _mm512_set1_epi8(8));
+  const __m512i zero = _mm512_set1_epi8(8 << kFraction);
+  const __m512i first_added = _mm512_sub_epi8(added.first, zero), second_added = _mm512_sub_epi8(added.second, zero);
   for (int64_t q = 0; q < quads; ++q, stored += kQuadBytes<bits>, out += kUnpackedQuadBytes) {
     __m512i low, high;  // two rows of K each
     if constexpr (bits == 4) {
-      const __m512i half = _mm512_set1_epi8(15), bytes = _mm512_loadu_si512(stored);
-      low = _mm512_and_si512(bytes, half);
-      high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4), half);
+      const __m512i half = _mm512_set1_epi8(15 << kFraction), bytes = _mm512_loadu_si512(stored);
+      low = _mm512_and_si512(_mm512_slli_epi16(bytes, kFraction), half);
+      high = _mm512_and_si512(_mm512_srli_epi16(bytes, 4 - kFraction), half);
     } else {
       low = _mm512_loadu_si512(stored);
       high = _mm512_loadu_si512(stored + kStoredElements);

@@ -216,18 +216,19 @@ TEST_CASE("weight-only matmul: many rows by small groups are at most as far off 
 // rows by small groups are not rounded.
 TEST_CASE("weight-only matmul: a row rounded to int8 has the same bits alone and among others") {
   for (const bool int4 : {false, true})
-    for (const bool offset : {false, true})
+    for (const std::optional<double> offset : {std::optional<double>(), {0.0}, {0.125}, {0.3125}})
       for (const int64_t group : {0, 32, 64, 96, 128}) {
         CAPTURE(int4);
-        CAPTURE(offset);
+        CAPTURE(offset.value_or(-1));
         CAPTURE(group);
         Case c{.m = group == 0 || group == 128 ? 150 : 60,
                .n = 72,
                .k = 300,
                .group = group,
                .int4 = int4,
-               .offset = offset,
-               .rounded = true};
+               .offset = offset.has_value(),
+               .rounded = true,
+               .more_than_integers = offset.value_or(0)};
         const Operands all(c);
         const std::vector<double> values = Multiply(c, all);
         for (const int64_t row : {int64_t{0}, int64_t{15}, int64_t{31}, int64_t{32}, c.m - 1}) {
@@ -241,9 +242,9 @@ TEST_CASE("weight-only matmul: a row rounded to int8 has the same bits alone and
       }
 }
 
-TEST_CASE("weight-only matmul: offsets that are no integers, or too large for a byte, beside rows rounded to int8") {
+TEST_CASE("weight-only matmul: offsets that are eighths, or no sum of bytes, beside rows rounded to int8") {
   for (const bool int4 : {false, true})
-    for (const double more : {0.5, 120.0})
+    for (const double more : {0.125, -0.3125, 4.0, 20.0})
       for (const int64_t m : {3, 16, 37})
         Check({.m = m,
                .n = 40,
