@@ -17,6 +17,7 @@ constants. Of these names
 import ast
 import contextlib
 import importlib.util
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -77,6 +78,8 @@ def _has(module, name):
 
 def _exists(module):
     if module.startswith("torch._C"):  # made by compiled code: they cannot be looked up
+        return True
+    if module in sys.modules:  # torch.backends.cudnn is an object there, which has no spec
         return True
     try:
         return importlib.util.find_spec(module) is not None

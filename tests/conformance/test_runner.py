@@ -193,6 +193,7 @@ def test_names_used_at_import_apply_to_all_tests_of_a_file(tmp_path):
     assert "torch_npu._inductor, which is not built" in reason("import torch_npu._inductor")
     assert reason("from torch.nn import init") == reason("import torch.nn.functional as F") == ""
     assert reason("from torch._C._distributed_c10d import Store") == ""  # made by compiled code
+    assert reason("import torch.backends.cudnn as cudnn") == ""  # an object, not a module
     assert reason("from torch.nn import functional, Module") == ""
     assert reason("from torch.nn import Module, NoModule") == (
         "imports torch.nn.NoModule, which this torch does not have"
