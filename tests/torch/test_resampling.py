@@ -45,6 +45,15 @@ def test_antialiased_resampling(mode, dtype):
         check(lambda t: F.interpolate(t, size, None, mode, align_corners=True, antialias=True), x)
 
 
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_antialiased_resampling_to_one_column(mode):
+    """torch's CPU kernel repeats the first row there, but not the first column of one row."""
+    row = make(torch.float32, 2, 3, 14, 9).detach()
+    expected = F.interpolate(row, (1, 4), mode=mode, antialias=True).mT
+    column = F.interpolate(row.mT.contiguous().npu(), (4, 1), mode=mode, antialias=True)
+    torch.testing.assert_close(column.cpu(), expected)
+
+
 def test_resampling_of_various_layouts_and_integers():
     image = make(torch.float32, 2, 3, 5, 7).detach()
     for x in (image.to(memory_format=torch.channels_last), image.transpose(2, 3), image[:, :, ::2]):
