@@ -30,6 +30,7 @@ def register(device_type: str) -> None:
 
     def broadcast_out(tensor: torch.Tensor, out: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         """Copy the tensor to each of ``out``."""
+        _check_devices("broadcast", "out tensors", out, device_type)
         for copy in out:
             _check_shape("broadcast", copy, tensor.shape)
             copy.copy_(tensor, non_blocking=True)
@@ -49,6 +50,8 @@ def register(device_type: str) -> None:
         streams: Sequence[Any] | None,
     ) -> list[torch.Tensor]:
         """Return a part of the tensor on each device, copied on its stream if there are streams."""
+        if not devices:
+            raise RuntimeError("[scatter] expected devices, got none: pass indices such as [0, 1]")
         if chunk_sizes is None:
             chunks = tensor.chunk(len(devices), dim)
         else:
@@ -68,7 +71,10 @@ def register(device_type: str) -> None:
         tensor: torch.Tensor, out: Sequence[torch.Tensor], dim: int, streams: Sequence[Any] | None
     ) -> Sequence[torch.Tensor]:
         """Copy a part of the tensor, of the size along ``dim``, to each of ``out``."""
-        for place, part in enumerate(tensor.split([part.size(dim) for part in out], dim)):
+        _check_devices("scatter", "out tensors", out, device_type)
+        sizes = [part.size(dim) for part in out]
+        _check_sizes("scatter", sizes, tensor.size(dim), dim)
+        for place, part in enumerate(tensor.split(sizes, dim)):
             _check_shape("scatter", out[place], part.shape)
             with _stream_of(streams, place):
                 out[place].copy_(part, non_blocking=True)
@@ -76,8 +82,7 @@ def register(device_type: str) -> None:
 
     def gather(tensors: Sequence[torch.Tensor], dim: int, destination: int | None) -> torch.Tensor:
         """Return the tensors on one device, -1 for the CPU, behind each other along ``dim``."""
-        if not tensors:
-            raise RuntimeError("[gather] expected tensors, got none")
+        _check_devices("gather", "tensors", tensors, device_type)
         # The CPU reads what it gets: it waits for the copies.
         waits = on(destination).type == "cpu"
         moved = [tensor.to(on(destination), non_blocking=not waits) for tensor in tensors]
@@ -85,7 +90,9 @@ def register(device_type: str) -> None:
 
     def gather_out(tensors: Sequence[torch.Tensor], out: torch.Tensor, dim: int) -> torch.Tensor:
         """Copy the tensors to ``out``, behind each other along ``dim``."""
+        _check_devices("gather", "tensors", tensors, device_type)
         sizes = [tensor.size(dim) for tensor in tensors]
+        _check_sizes("gather", sizes, out.size(dim), dim)
         for part, tensor in zip(out.split(sizes, dim), tensors, strict=True):
             _check_shape("gather", part, tensor.shape)
             part.copy_(tensor)
@@ -103,6 +110,25 @@ def register(device_type: str) -> None:
 def _stream_of(streams: Sequence[Any] | None, place: int) -> Any:
     stream = streams[place] if streams else None
     return contextlib.nullcontext() if stream is None else stream
+
+
+def _check_devices(op: str, what: str, tensors: Sequence[torch.Tensor], device_type: str) -> None:
+    if not tensors:
+        raise RuntimeError(f"[{op}] expected {what}, got none: pass at least one")
+    for place, tensor in enumerate(tensors):
+        if tensor.device.type != device_type:
+            raise RuntimeError(
+                f"[{op}] expected {what} on {device_type} devices, got one on {tensor.device} at "
+                f"index {place}: create or move it there, as with .to('{device_type}:{place}')"
+            )
+
+
+def _check_sizes(op: str, sizes: Sequence[int], whole: int, dim: int) -> None:
+    if sum(sizes) != whole:
+        raise RuntimeError(
+            f"[{op}] expected parts that together have the size {whole} of the whole along "
+            f"dimension {dim}, got parts of {', '.join(map(str, sizes))}: pass out with these sizes"
+        )
 
 
 def _check_shape(op: str, out: torch.Tensor, shape: torch.Size) -> None:
