@@ -68,7 +68,7 @@ _EXPLANATIONS = (
         "Reads what HCCL's flight recorder and watchdog write; groups over gloo have none.",
     ),
     (
-        r"test_get_(coll|p2p)_npu_stream_id",
+        r"test_get_(coll_npu|p2p)_stream_id",
         "Asks for the stream of collectives; they run on threads of the host. Its ranks fail, and "
         "it waits for them.",
     ),
