@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import ctypes
 import shutil
 from pathlib import Path
@@ -167,6 +168,30 @@ def test_bad_options_name_the_key_and_the_allowed_values(settings, message, capf
     with pytest.raises(Exception, match=message) as raised:
         npu_session(add_model(), **settings)
     assert "\n" not in str(raised.value)
+    assert "Falling back" not in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("providers", "options"),
+    [
+        (NPU, None),
+        ([(NPU,)], None),
+        ([(NPU, "device_id=0")], None),
+        ([[NPU, {}]], None),
+        ([NPU], [{}, {}]),
+        ([NPU], ["device_id"]),
+        ([NPU], {"device_id": 0}),
+        ([NPU, "NoSuchExecutionProvider"], None),
+    ],
+    ids=str,
+)
+def test_providers_in_another_form_are_one_clear_error(providers, options, capfd):
+    with (
+        pytest.warns(UserWarning) if "NoSuch" in str(providers) else contextlib.nullcontext(),
+        pytest.raises(Exception, match=r"providers|NoSuchExecutionProvider") as raised,
+    ):
+        ort.InferenceSession(add_model(), providers=providers, provider_options=options)
+    assert type(raised.value).__module__ == "onnxruntime.capi.onnxruntime_pybind11_state"
     assert "Falling back" not in capfd.readouterr().out
 
 

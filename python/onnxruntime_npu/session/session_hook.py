@@ -28,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
+import itertools
 import os
 import re
 import sys
@@ -78,11 +79,18 @@ def install() -> None:
         self: InferenceSession, providers: Any, provider_options: Any, *args: Any, **kwargs: Any
     ) -> None:
         make = functools.partial(original, self, providers, provider_options, *args, **kwargs)
-        if providers and get_ep_name() not in [_name(p) for p in providers]:
+        if providers and not _is_named(providers):
             make()
-        else:
+            return
+        if isinstance(providers, str):  # onnxruntime would read its letters as names
+            raise _no_fallback(ValueError("'providers' should not be a string."), providers)
+        try:
             with _in_onnx(self):
                 _create(self, make, _device_id(providers or [], provider_options or []))
+        except (ValueError, RuntimeError) as error:
+            if not providers:
+                raise
+            raise _no_fallback(error, providers) from None
 
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
@@ -121,17 +129,34 @@ def _device_of(session: InferenceSession) -> int:
 
 
 def _name(provider: Any) -> Any:
-    return provider[0] if isinstance(provider, tuple) else provider
+    return provider[0] if isinstance(provider, (tuple, list)) and provider else provider
 
 
-def _device_id(providers: list[Any], provider_options: list[dict[str, Any]]) -> Any:
+def _is_named(providers: Any) -> bool:
+    """Return whether the caller asks for the NPU, in a form that onnxruntime accepts or not."""
+    if isinstance(providers, str):
+        return providers == get_ep_name()
+    return get_ep_name() in [_name(p) for p in providers]
+
+
+def _no_fallback(error: Exception, providers: Any) -> Exception:
+    """Return the same failure, of a type that does not make onnxruntime fall back to the CPU."""
+    if isinstance(error, ValueError):
+        return C.InvalidArgument(
+            f"{error} Expected a list of names and of (name, options) tuples, such as "
+            f"providers=[({get_ep_name()!r}, {{'device_id': 0}})], got providers={providers!r}"
+        )
+    return C.Fail(str(error))
+
+
+def _device_id(providers: Any, provider_options: Any) -> Any:
     """Return the device id that the caller passed, in either of onnxruntime's two ways."""
-    for i, provider in enumerate(providers):
+    pairs: Any = itertools.zip_longest(providers, provider_options, fillvalue={})
+    for provider, options in pairs:
         if _name(provider) == get_ep_name():
-            options = provider[1] if isinstance(provider, tuple) else {}
-            if i < len(provider_options):
-                options = {**options, **provider_options[i]}
-            return options.get("device_id")
+            given = [options, *provider[1:]] if isinstance(provider, tuple) else [options]
+            ids = [o["device_id"] for o in given if isinstance(o, dict) and "device_id" in o]
+            return ids[0] if ids else None
     return None
 
 
