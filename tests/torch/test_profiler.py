@@ -352,3 +352,16 @@ def test_invalid_config_file_is_reported(watched, monkeypatch, tmp_path):
     monkeypatch.setattr(dynamic_profile, "_state", None)
     with pytest.raises(RuntimeError, match=r"expected init\(path\) before"):
         dynamic_profile.step()
+
+
+def test_the_profiler_of_autograd_measures_operators_by_events(x, capfd):
+    graph = npu.NPUGraph()
+    large = x.repeat(16, 16)  # whole microseconds count
+    with torch.autograd.profiler.profile(use_device="npu") as profile:
+        large.relu() @ large
+        with npu.graph(graph):
+            x.exp()
+    times = {event.key: event.device_time_total for event in profile.key_averages()}
+    assert times["aten::mm"] > 0 and times["aten::relu"] > 0
+    assert times["aten::exp"] == 0  # captured, not run
+    assert "Exception in RecordFunction callback" not in capfd.readouterr().err
