@@ -21,7 +21,7 @@ from ..torch_bridge import (
     set_sync_debug_mode,
     tensor_over,
 )
-from . import data_parallel, process_group, refused_layouts
+from . import data_parallel, process_copies, process_group, refused_layouts
 from .compilation import compile_npu_graphs_without_inductor
 
 __all__ = [
@@ -74,6 +74,7 @@ def register() -> None:
         compile_npu_graphs_without_inductor()
         process_group.register(DEVICE_TYPE)
         data_parallel.register(DEVICE_TYPE)
+        process_copies.register(DEVICE_TYPE)
         refused_layouts.register()
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
