@@ -262,11 +262,17 @@ class ThreadPool {
 
 // Never destroyed: streams may still run kernels while static destructors do.
 ThreadPool& Pool() {
-  static ThreadPool& pool = *new ThreadPool(NumThreadsFromEnvironment().value_or(UsableCores()));
+  static ThreadPool& pool = *new ThreadPool(NumThreads());
   return pool;
 }
 
 }  // namespace
+
+// Starts no thread: describing a device must not keep a process from forking.
+int NumThreads() {
+  static const int threads = NumThreadsFromEnvironment().value_or(UsableCores());
+  return threads;
+}
 
 // A forked child has the parent's jobs, but not their threads.
 PoolHelper::PoolHelper() : enrolled_(!inside_parallel && !InForkedChild() && Pool().Enrol()) {}
@@ -274,8 +280,6 @@ PoolHelper::~PoolHelper() {
   if (enrolled_) Pool().Leave();
 }
 bool PoolHelper::Help() { return enrolled_ && Pool().Help(); }
-
-int NumThreads() { return Pool().threads(); }
 
 void SetPoolDevice(int device) {
   NPU_CHECK(device >= 0 && device < kMaxDevices, "expected a device below ", kMaxDevices, ", got ", device);

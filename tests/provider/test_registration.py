@@ -280,3 +280,24 @@ def test_a_missing_package_is_named_with_the_extra_that_has_it(name, package, ex
         f"ModuleNotFoundError: onnxruntime_npu.{name} needs the package {package}: "
         f"pip install 'onnxruntime-npu[{extra}]'"
     )
+
+
+def test_a_child_forked_after_the_import_can_use_the_npu():
+    result = run_python(
+        """
+        import os
+        import numpy as np, onnxruntime_npu
+        from provider_models import add_model, npu_session
+        assert onnxruntime_npu.npu.get_device_properties(0).total_memory > 0
+        x = np.ones((1 << 16, 4), np.float32)  # for all threads
+        child, status = os.fork(), 1
+        try:
+            assert (npu_session(add_model()).run(None, {"x": x, "y": x})[0] == 2).all()
+            status = 0
+        finally:
+            if not child:
+                os._exit(status)  # as processes of multiprocessing end
+        assert os.waitpid(child, 0)[1] == 0
+        """
+    )
+    assert result.returncode == 0, result.stderr
