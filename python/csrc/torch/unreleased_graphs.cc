@@ -1,6 +1,7 @@
 #include "python/csrc/torch/unreleased_graphs.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
 
 #include <exception>
 
