@@ -1,4 +1,4 @@
-"""The number of tokens that a model's configuration allows."""
+"""The number of tokens that a model takes."""
 
 from __future__ import annotations
 
@@ -20,3 +20,13 @@ def context_length(config: Mapping[str, Any]) -> int | None:
     scalings = [rotary, *(each for each in rotary.values() if isinstance(each, Mapping))]
     factors = [each.get("factor", 1) for each in scalings if each.get("rope_type") == "dynamic"]
     return int(trained * max(factors, default=1))
+
+
+def encoder_context(report: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    """Return the most tokens of a text that an exported encoder takes, or None without a limit.
+
+    The export has counted the positions of the encoder's table, which are fewer than what the
+    configuration says where some rows are of no position; earlier reports do not tell.
+    """
+    limit = report.get("context_length")
+    return context_length(config.get("text_config") or config) if limit is None else int(limit)

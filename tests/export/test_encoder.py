@@ -12,7 +12,7 @@ import onnxruntime_npu
 import pytest
 import torch
 import transformers
-from onnxruntime_npu import cli, export_encoder
+from onnxruntime_npu import NPUModelForFeatureExtraction, cli, export_encoder
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter.pooling import Pooling
 from transformers.models.smolvlm.modeling_smolvlm import SmolVLMVisionTransformer
@@ -300,6 +300,20 @@ def test_directory_decides_the_pooling_and_its_unknown_quantisation_is_warned_of
         with pytest.raises(ExportError, match=r"cannot read .*modules\.json"):
             export_encoder(source, tmp_path / "broken")
     assert not (tmp_path / "dense").exists() and not (tmp_path / "broken").exists()
+
+
+def test_context_of_positions_that_begin_behind_padding(tmp_path):
+    model = tiny_encoder("roberta", num_hidden_layers=1, pad_token_id=3)
+    report = export_encoder(model, tmp_path)
+    assert report.context_length == 60  # of the table's 64 rows the first four are of no position
+    exported = NPUModelForFeatureExtraction.from_pretrained(tmp_path)
+    longest = torch.randint(4, 97, (1, 60))
+    with torch.no_grad():
+        expected = model(longest).last_hidden_state
+    hidden = exported(input_ids=longest).last_hidden_state
+    torch.testing.assert_close(hidden, expected, rtol=0, atol=1e-4 * expected.abs().max().item())
+    with pytest.raises(ArgumentError, match=r"at most 60 tokens, .*, got 61: .*max_length=60\)"):
+        exported(input_ids=torch.full((1, 61), 5))
 
 
 def test_stored_without_a_pooler_no_random_one_is_exported(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import signal
 import threading
@@ -13,6 +14,7 @@ import numpy as np
 import openai
 import pytest
 import torch
+from onnxruntime_npu.serving.served_directory import ServedEncoder
 
 from .conftest import byte_tokenizer, tiny_encoder
 
@@ -107,6 +109,16 @@ def test_wrong_requests(server, changes, status, code, param):
     assert answer.status_code == status, answer.text
     error = answer.json()["error"]
     assert (error["code"], error["param"]) == (code, param)
+
+
+def test_context_is_that_of_the_report(tmp_path):
+    """RoBERTa's configuration has the rows of a table, some of which are of no position."""
+    byte_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text('{"max_position_embeddings": 130}')
+    for told, longest in (({"context_length": 128}, 128), ({}, 130)):  # earlier reports lack it
+        report = {"pooling": "mean", **told}
+        (tmp_path / "export_report.json").write_text(json.dumps(report))
+        assert ServedEncoder(tmp_path, None).longest == longest
 
 
 def test_an_encoder_writes_no_text(server):

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..context_length import encoder_context
 from ..errors import ArgumentError, ExportError
 from ..onnx_models.staging import staged
 from ..opdef import torch_library
@@ -20,6 +21,7 @@ from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import Checkpoint, load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
+from .position_tables import positions_of
 from .proof import Findings, NotProven, attempt, compare, unsupported
 from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
@@ -101,6 +103,7 @@ def export_encoder(
     chosen = _pooling(exported, pooling, normalize, source)
     encoder = Encoder(exported, chosen)
     try:
+        context = attempt(encoder.context) if encoder.is_text else None
         findings, used = _fuse(encoder)
     except NotProven as error:
         raise unsupported(model, error) from error
@@ -114,6 +117,7 @@ def export_encoder(
         opset=opset,
         quant=quant,
         pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
+        context_length=context,
         warnings=list(checkpoint.warnings),
     )
     onnx_model = onnx_model_of(encoder, encoder.example(), opset)
@@ -202,6 +206,20 @@ class Encoder(nn.Module):
             weight = next(p for p in self.model.parameters() if p.is_floating_point())
             given[self.main_input] = given[self.main_input].to(weight.dtype)
         return self.model(**given)
+
+    def context(self) -> int | None:
+        """Return the most tokens of a text, or None if there is no limit.
+
+        RoBERTa and its kin number tokens from the row behind that of padding: their tables have
+        fewer positions than rows, which is what their configuration gives.
+        """
+
+        def run(ids: torch.Tensor) -> None:
+            self(*(ids, torch.ones_like(ids), torch.zeros_like(ids))[: len(self.input_names)])
+
+        named = encoder_context({}, self.model.config.to_dict())
+        limits = [n for n in (named, positions_of(self.model, run)) if n is not None]
+        return min(limits, default=None)
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with; the last row of a text is padded."""

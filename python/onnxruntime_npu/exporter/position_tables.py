@@ -9,7 +9,7 @@ padding, so that a padded row gets what it gets alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from .proof import attempt
-from .replaced_functions import ReplacedFunctions, observed
+from .replaced_functions import Call, ReplacedFunctions, observed
 
 _TOKENS = 5  # of the rows by which tables are found
 
@@ -70,14 +70,34 @@ def _first_rows(model: Any) -> dict[nn.Embedding, int]:
 
 def _rows_read(model: Any, **options: Any) -> dict[nn.Embedding, int]:
     """Return the tables of which a run of some tokens reads consecutive rows, and the first row."""
+    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
+    tokens = _unpadded(model)
+    with observed(nn.functional, "embedding") as calls:
+        model(input_ids=tokens, use_cache=False, **options)
+    tables = _consecutive(calls)
+    return {m: first for weight, first in tables for m in modules if m.weight is weight}
+
+
+def positions_of(model: Any, run: Callable[[torch.Tensor], object]) -> int | None:
+    """Return how many positions the model's tables have, the fewest; None if it has no table.
+
+    ``run`` runs the model with tokens [1, S]. Rows before that of the first position do not count.
+    """
+    with observed(nn.functional, "embedding") as calls:
+        run(_unpadded(model))
+    return min((len(weight) - first for weight, first in _consecutive(calls)), default=None)
+
+
+def _unpadded(model: Any) -> torch.Tensor:
+    """Return tokens [1, S] whose own rows are not consecutive, none of them padding."""
     padding = getattr(model.config, "pad_token_id", None)
     tokens = [token for token in range(2 * _TOKENS, 0, -1) if token != padding][:_TOKENS]
-    modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
-    with observed(nn.functional, "embedding") as calls:
-        model(input_ids=torch.tensor([tokens]), use_cache=False, **options)
-    found: dict[nn.Embedding, int] = {}
+    return torch.tensor([tokens])
+
+
+def _consecutive(calls: Iterable[Call]) -> Iterator[tuple[torch.Tensor, int]]:
+    """Yield the tables that were read at consecutive rows, a row for each token, and the first."""
     for (indices, weight, *_), _ in calls:
         read = indices.flatten()
         if read.equal(torch.arange(_TOKENS) + read[0]):
-            found |= {module: int(read[0]) for module in modules if module.weight is weight}
-    return found
+            yield weight, int(read[0])

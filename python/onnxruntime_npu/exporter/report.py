@@ -62,6 +62,7 @@ class ExportReport:
     # Layers of w8a8 whose activations have a scale per token: one for all would err too much.
     per_token: list[str] = field(default_factory=list)
     pooling: str | None = None
+    context_length: int | None = None  # most tokens of a text, of an encoder
     inputs: list[dict[str, Any]] = field(default_factory=list)
     outputs: list[dict[str, Any]] = field(default_factory=list)
     nodes: dict[str, int] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..context_length import context_length
+from ..context_length import encoder_context
 from ..errors import ArgumentError
 from .api_errors import too_long
 
@@ -68,9 +68,8 @@ class ServedEncoder(ServedDirectory):
     def __init__(self, directory: str | Path, name: str | None) -> None:
         """Read the directory; ArgumentError for one that cannot be served."""
         super().__init__(directory, name)
-        config = self.json("config.json")
-        config = config.get("text_config") or config
-        limits = (context_length(config), self.tokenizer.model_max_length, _LONGEST_TEXT)
+        context = encoder_context(self.json("export_report.json"), self.json("config.json"))
+        limits = (context, self.tokenizer.model_max_length, _LONGEST_TEXT)
         # Max number of tokens of a text.
         self.longest = min(limit for limit in limits if limit)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers.utils import ModelOutput
 
-from ..context_length import context_length
+from ..context_length import encoder_context
 from ..errors import ArgumentError
 from ..generation.exported import Exported
 from .exported_model import ExportedModel
@@ -37,8 +37,8 @@ class ExportedEncoder(Exported):
 
     def _load(self) -> None:
         self.session = self._open(self._main)
-        # Most tokens of a text; None: the configuration has no limit.
-        self.context_length = context_length(self.config.get("text_config") or self.config)
+        # Most tokens of a text; None: there is no limit.
+        self.context_length = encoder_context(self.report, self.config)
         self.inputs = {value.name: value for value in self.session.get_inputs()}
         self.outputs = [value.name for value in self.session.get_outputs()]
         if "last_hidden_state" not in self.outputs:
@@ -82,7 +82,7 @@ class NPUModelForFeatureExtraction(ExportedModel):
         if longest is not None and tokens > longest:
             raise ArgumentError(
                 f"input_ids expected at most {longest} tokens, the model's context, got {tokens}: "
-                "let the tokenizer cut texts (truncation=True)"
+                f"let the tokenizer cut texts (truncation=True, max_length={longest})"
             )
 
     def _checked(self, name: str, tensor: torch.Tensor) -> np.ndarray:
