@@ -13,9 +13,11 @@ from onnxruntime_npu.serving.service import Service
 from onnxruntime_npu.serving.settings import Settings
 from starlette.testclient import TestClient
 
+ORIGIN = "https://page.example"
+
 
 def test_a_fault_is_told_with_the_request_it_is_of(caplog):
-    app = create_app(Service(Settings(), Metrics()))
+    app = create_app(Service(Settings(cors_origins=(ORIGIN,)), Metrics()))
 
     @app.get("/fault")
     async def fault():
@@ -23,11 +25,13 @@ def test_a_fault_is_told_with_the_request_it_is_of(caplog):
 
     client = TestClient(app, raise_server_exceptions=False)
     with caplog.at_level(logging.INFO, "onnxruntime_npu.serving"):
-        answer = client.get("/fault", headers={"x-request-id": "my-own"})
+        answer = client.get("/fault", headers={"x-request-id": "my-own", "origin": ORIGIN})
     assert answer.status_code == 500 and answer.headers["x-request-id"] == "my-own"
     error = answer.json()["error"]
     assert error["code"] == "internal_error" and "my-own" in error["message"]
     assert "no such luck" not in answer.text
+    assert answer.headers["access-control-allow-origin"] == ORIGIN
+    assert "my-own failed" in caplog.text and "RuntimeError: no such luck" in caplog.text
     assert "my-own GET /fault: 500" in caplog.text and "client gone" not in caplog.text
     assert 'npu_errors_total{kind="internal_error"} 1.0' in client.get("/metrics").text
 

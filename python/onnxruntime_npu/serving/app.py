@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -16,12 +15,10 @@ from starlette.middleware.cors import CORSMiddleware
 from ..version import __version__
 from .api_errors import ApiError, error_body
 from .disconnection import ClientGone
-from .middleware import ApiKey, BodyLimit, RequestIds
+from .middleware import ApiKey, BodyLimit, Faults, RequestIds
 from .paths import method_not_allowed, not_found
 from .routes import router
 from .service import Service
-
-_LOG = logging.getLogger("onnxruntime_npu.serving")
 
 
 def create_app(service: Service) -> FastAPI:
@@ -56,6 +53,7 @@ def create_app(service: Service) -> FastAPI:
     )
     if settings.api_key is not None:
         app.add_middleware(ApiKey, key=settings.api_key, metrics=metrics)
+    app.add_middleware(Faults, metrics=metrics)
     if settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,
@@ -84,15 +82,6 @@ def create_app(service: Service) -> FastAPI:
     async def note_absence(_: Request, error: ClientGone) -> Response:
         metrics.cancelled.inc()
         return Response(status_code=499)  # nobody reads it
-
-    @app.exception_handler(Exception)
-    async def fail(request: Request, error: Exception) -> JSONResponse:
-        metrics.errors.labels("internal_error").inc()
-        identifier = request.state.request_id
-        message = f"the server failed; its log has request {identifier}"
-        body = error_body(500, "internal_error", message)
-        # Outside of the middleware that gives other answers their identifier.
-        return JSONResponse(body, 500, {"x-request-id": identifier})
 
     return app
 

@@ -52,9 +52,6 @@ class RequestIds:
 
         try:
             await self._app(scope, receive, send_with_id)
-        except Exception:  # answered outside of this, with status 500
-            status = status or 500
-            raise
         finally:
             seconds = time.monotonic() - started
             level = logging.DEBUG if scope["path"] in _OPEN_PATHS else logging.INFO
@@ -74,6 +71,40 @@ class RequestIds:
                     seconds=round(seconds, 6),
                 ),
             )
+
+
+class Faults:
+    """Answers with status 500 where the server fails, and logs why.
+
+    Starlette's own answer is outside of all that is added here: it would lack the header without
+    which pages of other origins cannot read it.
+    """
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app, self._metrics = app, metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one connection event of ASGI."""
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        started = False
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_and_note)
+        except Exception:
+            self._metrics.errors.labels("internal_error").inc()
+            if started:  # too late for a status: the connection is closed
+                raise
+            identifier = scope["state"]["request_id"]
+            _LOG.exception("%s failed", identifier, extra=fields(request=identifier))
+            message = f"the server failed; its log has request {identifier}"
+            error = ApiError(500, "internal_error", message)
+            await JSONResponse(error.body(), error.status_code)(scope, receive, send)
 
 
 class ApiKey:
