@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 from datetime import datetime
 
+import pytest
 from onnxruntime_npu.serving.app import create_app
 from onnxruntime_npu.serving.log_format import begin_log, fields
 from onnxruntime_npu.serving.metrics import Metrics
+from onnxruntime_npu.serving.server import listen
 from onnxruntime_npu.serving.service import Service
 from onnxruntime_npu.serving.settings import Settings
 from starlette.testclient import TestClient
@@ -34,6 +37,19 @@ def test_a_fault_is_told_with_the_request_it_is_of(caplog):
     assert "my-own failed" in caplog.text and "RuntimeError: no such luck" in caplog.text
     assert "my-own GET /fault: 500" in caplog.text and "client gone" not in caplog.text
     assert 'npu_errors_total{kind="internal_error"} 1.0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("host", ["::", "0:0:0:0:0:0:0:0"])
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="the system has no IPv6")
+def test_all_addresses_are_those_of_both_protocols(host):
+    with listen(host, 0, 1.0) as listening:
+        for own in ("127.0.0.1", "::1"):
+            socket.create_connection((own, listening.getsockname()[1]), timeout=5).close()
+
+
+def test_one_address_is_of_its_protocol():
+    with listen("127.0.0.1", 0, 1.0) as listening:
+        assert listening.family == socket.AF_INET
 
 
 def test_lines_of_json(capsys, monkeypatch):

@@ -79,7 +79,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
     )
     server = _Server(config)
     _allow_many_connections()
-    with _listen(settings.host, settings.port, settings.deadline) as listening:
+    with listen(settings.host, settings.port, settings.deadline) as listening:
         host, port = listening.getsockname()[:2]
         place = f"[{host}]" if ":" in host else host
         names = " and ".join(each.name for each in service.directories)
@@ -120,12 +120,21 @@ def _allow_many_connections() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _listen(host: str, port: int, deadline: float) -> socket.socket:
+def listen(host: str, port: int, deadline: float) -> socket.socket:
+    """Return a socket that listens; ``deadline``: seconds that an answer may wait to be taken.
+
+    Raises ArgumentError for a port that is none, OSError for an address that cannot be had.
+    """
     if not 0 <= port < 2**16:
         raise ArgumentError(f"expected a port from 0 to {2**16 - 1}, got {port}")
     try:
-        family: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listening = socket.create_server((host, port), family=family, backlog=2048)
+        found: Any = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        family, *_, address = found
+        # All addresses of IPv6 stand for those of IPv4, too, as with other servers.
+        both = address[0] == "::" and socket.has_dualstack_ipv6()
+        listening = socket.create_server(
+            (host, port), family=family, backlog=2048, dualstack_ipv6=both
+        )
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise OSError(f"port {port} is in use: choose another one with --port") from None
