@@ -12,8 +12,9 @@ def context_length(config: Mapping[str, Any]) -> int | None:
     Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for,
     also where only some kinds of layers have it: others are those with a window.
     """
-    # The first GPTs have another name for it.
-    trained = config.get("max_position_embeddings") or config.get("n_positions")
+    # The first GPTs have another name for it, and decoders of speech.
+    names = ("max_position_embeddings", "n_positions", "max_target_positions")
+    trained = next((config[name] for name in names if config.get(name)), None)
     if not trained:
         return None
     rotary = config.get("rope_parameters") or {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import sys
 import types
 
@@ -10,6 +11,7 @@ import numpy as np
 import onnxruntime_npu
 import pytest
 import torch
+import transformers
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.attention_interface import (
@@ -25,8 +27,8 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 from transformers.models.inkling2 import modeling_inkling2
 
-from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
-from .test_causal_lm import PROVIDERS, forced_logits, marks_of_kind
+from .conftest import CONTINUATIONS, PROMPTS, enlarge, expected_logits, tiny_model
+from .test_causal_lm import PROVIDERS, TOLERANCE, forced_logits, marks_of_kind
 
 ATTENDED = {"npu_fused_infer_attention_score": 2}
 ROTATED = {"npu_rotary_mul": 4}
@@ -189,6 +191,34 @@ def test_tables_that_follow_the_given_positions_are_left_as_they_are():
         assert not follow_positions(tiny_model(kind), ReplacedFunctions()).first_rows
     table = tiny_model("roberta", pad_token_id=3)
     assert list(follow_positions(table, ReplacedFunctions()).first_rows.values()) == [4]
+
+
+def test_decoder_of_speech_alone_is_exported_with_a_cache(tmp_path):
+    """Its table is read by indices in brackets; the encoder's layers and heads are others."""
+    torch.manual_seed(11)
+    config = transformers.WhisperConfig(
+        vocab_size=97,
+        d_model=32,
+        encoder_layers=1,
+        encoder_attention_heads=4,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+        max_target_positions=24,
+        pad_token_id=0,
+    )
+    model = enlarge(transformers.WhisperForCausalLM(config).eval())
+    report = export_causal_lm(model, tmp_path, check=False)
+    assert report.replaced["npu_fused_infer_attention_score"]["emitted"] == 2
+    assert not any("again" in warning for warning in report.warnings)
+    actual = forced_logits(tmp_path, PROVIDERS[0], PROMPTS, CONTINUATIONS)
+    for row, pair in enumerate(zip(PROMPTS, CONTINUATIONS, strict=True)):
+        expected = expected_logits(model, *pair)
+        np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
+    assert CausalLM(tmp_path).context_length == 24
+    genai = json.loads((tmp_path / "genai_config.json").read_text())["model"]
+    assert genai["context_length"] == 24
+    sizes = genai["decoder"]
+    assert (sizes["num_attention_heads"], sizes["num_hidden_layers"]) == (2, 2)
 
 
 def test_model_that_refuses_other_attention_keeps_its_own(monkeypatch):

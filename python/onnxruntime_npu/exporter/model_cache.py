@@ -59,7 +59,7 @@ def layer_kinds(model: Any) -> list[LayerKind]:
         cache_utils.LinearAttentionAndFullAttentionLayer,
         cache_utils.LinearAttentionAndSlidingWindowAttentionLayer,
     )
-    layers: list[Any] = DynamicCache(config=model.config).layers
+    layers: list[Any] = DynamicCache(config=decoder_config(model.config)).layers
     while layers and type(layers[-1]) is cache_utils.DummyLayer:
         layers.pop()
     kinds = []
@@ -83,6 +83,19 @@ def layer_kinds(model: Any) -> list[LayerKind]:
         raise NotProven("expected layers that cache keys and values, got none")
     cache_argument(model)
     return kinds
+
+
+def decoder_config(config: Any) -> Any:
+    """Return a configuration whose numbers of layers and heads are those of the decoder.
+
+    That of an encoder-decoder has both; in a decoder alone it says that there is no encoder, and
+    transformers then takes the encoder's numbers.
+    """
+    if not hasattr(config, "decoder_layers"):
+        return config
+    both = copy.deepcopy(config)
+    both.is_encoder_decoder = True
+    return both.get_text_config(decoder=True)
 
 
 def _compressed(model: Any) -> dict[int, Any]:

@@ -30,6 +30,7 @@ from .model_cache import (
     Cached,
     cache_argument,
     cached_by,
+    decoder_config,
     keys_and_values,
     layer_kinds,
     run_with_cache,
@@ -78,7 +79,7 @@ class OriginalDecoder(KeptModel):
         self.layer_count = len(cached.kinds)
         self.cached_layers = cached.attending
         heads = self.cache_sizes[0].heads if self.cache_sizes else 0
-        config = model.config
+        config = decoder_config(model.config)
         if config.is_heterogeneous:  # layers differ in it: that of the first with a cache
             config = config.per_layer_config[next(iter(cached.attending))]
         self.heads = int(getattr(config, "num_attention_heads", heads))

@@ -9,15 +9,16 @@ padding, so that a padded row gets what it gets alone.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from .proof import attempt
-from .replaced_functions import Call, ReplacedFunctions, observed
+from .replaced_functions import ReplacedFunctions
 
 _TOKENS = 5  # of the rows by which tables are found
 
@@ -72,10 +73,9 @@ def _rows_read(model: Any, **options: Any) -> dict[nn.Embedding, int]:
     """Return the tables of which a run of some tokens reads consecutive rows, and the first row."""
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     tokens = _unpadded(model)
-    with observed(nn.functional, "embedding") as calls:
+    with _Reading(model) as reading:
         model(input_ids=tokens, use_cache=False, **options)
-    tables = _consecutive(calls)
-    return {m: first for weight, first in tables for m in modules if m.weight is weight}
+    return {m: n for table, n in reading.consecutive for m in modules if m.weight is table}
 
 
 def positions_of(model: Any, run: Callable[[torch.Tensor], object]) -> int | None:
@@ -83,9 +83,10 @@ def positions_of(model: Any, run: Callable[[torch.Tensor], object]) -> int | Non
 
     ``run`` runs the model with tokens [1, S]. Rows before that of the first position do not count.
     """
-    with observed(nn.functional, "embedding") as calls:
-        run(_unpadded(model))
-    return min((len(weight) - first for weight, first in _consecutive(calls)), default=None)
+    tokens = _unpadded(model)
+    with _Reading(model) as reading:
+        run(tokens)
+    return min((len(table) - first for table, first in reading.consecutive), default=None)
 
 
 def _unpadded(model: Any) -> torch.Tensor:
@@ -95,9 +96,28 @@ def _unpadded(model: Any) -> torch.Tensor:
     return torch.tensor([tokens])
 
 
-def _consecutive(calls: Iterable[Call]) -> Iterator[tuple[torch.Tensor, int]]:
-    """Yield the tables that were read at consecutive rows, a row for each token, and the first."""
-    for (indices, weight, *_), _ in calls:
-        read = indices.flatten()
-        if read.equal(torch.arange(_TOKENS) + read[0]):
-            yield weight, int(read[0])
+class _Reading(TorchFunctionMode):
+    """Notes the parameters of a model of which consecutive rows are read, one for each token.
+
+    By ``embedding``, or by indices in brackets, as Whisper does.
+    """
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.consecutive: list[tuple[torch.Tensor, int]] = []  # with the first row
+        self._parameters = {id(parameter) for parameter in model.parameters()}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run a function of torch."""
+        if func is nn.functional.embedding:
+            self._note(args[1], args[0])
+        elif func is torch.Tensor.__getitem__ and isinstance(args[1], torch.Tensor):
+            self._note(*args)
+        return func(*args, **(kwargs or {}))
+
+    def _note(self, table: torch.Tensor, indices: torch.Tensor) -> None:
+        if id(table) not in self._parameters or indices.numel() != _TOKENS:
+            return
+        rows = indices.flatten().long()
+        if rows.equal(torch.arange(_TOKENS) + rows[0]):
+            self.consecutive.append((table, int(rows[0])))
