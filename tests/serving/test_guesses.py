@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from onnxruntime_npu.serving.guesses import Guesses
 
+from .conftest import byte_tokenizer
+
 
 def test_what_followed_the_last_tokens_is_guessed():
     guesses = Guesses([1, 2, 3, 4, 5, 1, 2], 3)
@@ -45,3 +47,30 @@ def test_tokens_of_kept_beginnings_are_counted(server):
     before = server.metric(series)
     server.http.post("/v1/completions", json=body)
     assert server.metric(series) - before == 64  # whole blocks
+
+
+def test_usage_tells_the_tokens_that_were_cached(server):
+    def cached(count=1, **options):
+        prompts = [f"{i} is how each of them begins, at every time" for i in range(count)]
+        body = {"prompt": prompts, "max_tokens": 4, "temperature": 0, **options}
+        usage = server.http.post("/v1/completions", json=body).json()["usage"]
+        return usage.get("prompt_tokens_details", {}).get("cached_tokens")
+
+    assert cached() == 0
+    assert cached() == 32  # a whole block
+    assert cached(2) == 32  # of both prompts together
+    assert cached(2, n=2, temperature=1, top_k=5) == 64  # each prompt counts once, as its tokens
+    assert cached(logprobs=1) == 0  # by the other lane, which keeps none
+    # The engine tells at its end of an answer, which a stop string comes before.
+    (token,) = byte_tokenizer().encode("a")
+    assert cached(stop="a", logit_bias={token: 100}, max_tokens=150) is None
+    stream = server.client.completions.create(
+        model="tiny",
+        prompt="0 is how each of them begins, at every time",
+        max_tokens=4,
+        temperature=0,
+        stream=True,
+        stream_options={"include_usage": True},
+    )
+    *_, last = stream
+    assert last.usage.prompt_tokens_details.cached_tokens == 32

@@ -119,7 +119,8 @@ def test_an_answer_of_no_tokens_scores_the_prompt(server, logprobs):
     one = server.http.post("/v1/completions", json={**body, "max_tokens": 1}).json()
     (choice,), (longer,) = none["choices"], one["choices"]
     assert choice["text"] == "some text" and choice["finish_reason"] == "length"
-    assert none["usage"] == {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
+    counts = {"prompt_tokens": 9, "completion_tokens": 0, "total_tokens": 9}
+    assert none["usage"] == {**counts, "prompt_tokens_details": {"cached_tokens": 0}}
     if logprobs is None:
         assert choice["logprobs"] is None
         return

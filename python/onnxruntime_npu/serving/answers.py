@@ -98,13 +98,17 @@ def _call(call: ToolCall) -> dict[str, Any]:
 
 @dataclass
 class Answer:
-    """The choices of one request, and what all its events have in common."""
+    """The choices of one request, and what all its events have in common.
+
+    ``of_prompt``: choices that follow each prompt; they share its tokens.
+    """
 
     style: Style
     identifier: str
     model: str
     prompt_tokens: int
     choices: Choices
+    of_prompt: int = 1
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self) -> dict[str, Any]:
@@ -176,13 +180,19 @@ class Answer:
             **more,
         }
 
-    def _usage(self) -> dict[str, int]:
+    def _usage(self) -> dict[str, Any]:
         generated = sum(choice.tokens for choice in self.choices.each)
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "completion_tokens": generated,
             "total_tokens": self.prompt_tokens + generated,
         }
+        # The first choice of a prompt is the one that reads it; the others find it in the cache.
+        cached = [choice.cached for choice in self.choices.each[:: self.of_prompt]]
+        told = [count for count in cached if count is not None]
+        if len(told) == len(cached):
+            usage["prompt_tokens_details"] = {"cached_tokens": sum(told)}
+        return usage
 
 
 def _choice(

@@ -192,7 +192,8 @@ class Batch:
             sequence.repeated += 1
             sequence.decoding = True
         if flags & _TURN_FINISHED:
-            step.cached += min(event.usage.cached_prompt_tokens, sequence.prompt)
+            cached = min(event.usage.cached_prompt_tokens, sequence.prompt)
+            step.cached.append((key, cached))
             self._close(sequence)
             step.finished.append((key, _REASONS[event.finish_reason], ""))
 

@@ -65,6 +65,14 @@ class Choice:
         return self._ended
 
     @property
+    def cached(self) -> int | None:
+        """How many tokens of the prompt the cache had; None: the engine has not told.
+
+        It tells at its own end of an answer, not where a stop string or a call ends one.
+        """
+        return self._stream.cached
+
+    @property
     def error(self) -> ApiError | None:
         """Why it ends without a last part."""
         return self._stream.error

@@ -30,6 +30,8 @@ class Stream:
         finish_reason: ``stop`` or ``length`` when the last token has been put, before None.
         error: of the deadline or the engine; no token follows.
         prompt: the scores of its tokens, if they were asked for.
+        cached: how many of its tokens the cache had from earlier requests, which the engine tells
+            when it has put the last token.
     """
 
     def __init__(
@@ -39,6 +41,7 @@ class Stream:
         self.finish_reason: str | None = None
         self.error: ApiError | None = None
         self.prompt: list[Scored] = []
+        self.cached: int | None = None
         self._engine, self._key = engine, submit.key
         self._guidance = submit.sampling.guidance
         self._tokens: list[NewToken] = []  # that have not been taken
@@ -94,10 +97,10 @@ class Stream:
         taken, self._tokens = self._tokens, []
         return taken
 
-    def finish(self, reason: str) -> None:
+    def finish(self, reason: str, cached: int) -> None:
         """Note that the last token has been put: ``stop`` or ``length``."""
         self._end()
-        self.finish_reason = reason
+        self.finish_reason, self.cached = reason, cached
         self.news.set()
 
     def fail(self, error: ApiError) -> None:
@@ -226,6 +229,7 @@ class Engine(Supervised[Ready]):
         for token in step.tokens:
             if (stream := self._streams.get(token[0])) is not None:
                 stream.put(token, now, self._metrics)
+        cached = dict(step.cached)
         for key, reason, message in step.finished:
             if key not in self._streams:
                 continue
@@ -234,7 +238,7 @@ class Engine(Supervised[Ready]):
             elif reason == "error":
                 self._streams[key].fail(ApiError(500, "generation_failed", message))
             else:
-                self._streams[key].finish(reason)
+                self._streams[key].finish(reason, cached.get(key, 0))
         metrics = self._metrics
         metrics.generated_tokens.inc(len(step.tokens))
         metrics.blocks_used.set(step.blocks_used)
@@ -245,5 +249,5 @@ class Engine(Supervised[Ready]):
             metrics.preemptions.inc(step.preempted)
             metrics.blocks.inc(step.blocks_added)
         if step.started or step.finished:
-            metrics.cached_tokens.inc(step.cached)
+            metrics.cached_tokens.inc(sum(cached.values()))
             self._count()

@@ -131,7 +131,8 @@ class Step:
         started: requests that the engine has taken.
         prompts: pairs of request and scores of its prompt's tokens, before its first new token.
         tokens: what was generated.
-        cached: tokens of finished requests' prompts that the cache had from earlier ones.
+        cached: pairs of a finished request and how many tokens of its prompt the cache had from
+            earlier ones; none of requests that are not named.
         guessed: tokens that were run before they were chosen.
         accepted: those that were chosen then.
         finished: triples of request, reason (``stop``, ``length``, ``refused`` or ``error``) and
@@ -144,7 +145,7 @@ class Step:
     started: list[int] = field(default_factory=list)
     prompts: list[tuple[int, list[Scored]]] = field(default_factory=list)
     tokens: list[NewToken] = field(default_factory=list)
-    cached: int = 0
+    cached: list[tuple[int, int]] = field(default_factory=list)
     guessed: int = 0
     accepted: int = 0
     finished: list[tuple[int, str, str]] = field(default_factory=list)

@@ -205,6 +205,7 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
                 for index, stream in enumerate(streams)
             ]
         ),
+        body.n,
     )
     streamed = False
     try:
