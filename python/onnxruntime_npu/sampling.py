@@ -36,13 +36,18 @@ class Sampler:
     def __post_init__(self) -> None:
         for name, kind, allowed, expected in (
             ("temperature", Real, lambda v: np.isfinite(v) and v >= 0, "a temperature >= 0"),
-            ("top_k", Integral, lambda v: v >= 0, "a whole top_k >= 0"),
+            ("top_k", Integral, lambda v: v >= 0, "a whole number from 0 as top_k"),
             ("top_p", Real, lambda v: 0 < v <= 1, "0 < top_p <= 1"),
             ("min_p", Real, lambda v: 0 <= v <= 1, "0 <= min_p <= 1"),
-            ("seed", Integral | None, lambda v: v is None or v >= 0, "a whole seed >= 0"),
+            (
+                "seed",
+                Integral | None,
+                lambda v: v is None or v >= 0,
+                "a whole number from 0 as seed",
+            ),
         ):
             value = getattr(self, name)
-            if not isinstance(value, kind) or not allowed(value):
+            if isinstance(value, bool) or not isinstance(value, kind) or not allowed(value):
                 raise ArgumentError(f"expected {expected}, got {value!r}")
         self._generator = np.random.default_rng(self.seed)
 

@@ -137,7 +137,7 @@ def test_a_rank_has_its_experts_only(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "message"),
     [
-        ("mixtral", {"expert_parallel": 0}, ArgumentError, "expert_parallel to be at least 1"),
+        ("mixtral", {"expert_parallel": 0}, ArgumentError, "parallel expected a whole number"),
         ("mixtral", {"expert_parallel": 5}, ArgumentError, "at most the model's 4 experts, got 5"),
         ("mixtral", {"expert_parallel": 2, "tensor_parallel": 4}, ArgumentError,
          "expected expert_parallel to be 1 or tensor_parallel's 4: the ranks are the same, got 2"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -119,6 +120,8 @@ def test_a_sampling_graph_without_min_p_refuses_it(sampling, tmp_path):
         {"top_k": 2.5},
         {"top_k": None},
         {"seed": 1.5},
+        {"seed": True},
+        {"temperature": True},
     ],
 )
 def test_sampler_refuses_bad_arguments(settings):
@@ -227,12 +230,21 @@ def test_empty_prompts(exported, rows):
         model.generate_tokens(rows)
 
 
-@pytest.mark.parametrize("count", [0, 2.5, None, "3"])
-def test_max_new_tokens_must_be_positive(exported, count):
+@pytest.mark.parametrize("count", [0, -1, 2.5, 5.0, np.float32(5), True, None, "3"])
+def test_max_new_tokens_is_a_whole_number(exported, count):
     _, directory, _ = exported("llama", cache="static")
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
-    with pytest.raises(ArgumentError, match=f"expected max_new_tokens >= 1, got {count!r}"):
+    with pytest.raises(ArgumentError, match=f"a whole number from 1, got {re.escape(repr(count))}"):
         model.generate_tokens([[1]], max_new_tokens=count)
+
+
+def test_numbers_may_be_those_of_numpy(exported):
+    _, directory, _ = exported("llama", cache="static")
+    model = CausalLM(directory, providers=["CPUExecutionProvider"])
+    for count in (np.int64(3), np.uint8(3)):
+        sampler = Sampler(np.float32(1), top_k=np.int32(1), seed=np.int64(2))
+        made = model.generate_tokens([[1]], max_new_tokens=count, sampler=sampler)
+        assert made.tokens == model.generate_tokens([[1]], max_new_tokens=3).tokens
 
 
 @pytest.mark.parametrize("cache", ["dynamic", "static"])

@@ -158,7 +158,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
         ({"input_ids": np.full((3, 13), 97)}, "expected tokens from 0 to 96"),
         ({"input_ids": np.ones(3, np.int64)}, r"input_ids as integers \[batch, sequence\]"),
         ({"input_ids": np.ones((1, 2))}, r"input_ids as integers \[batch, sequence\]"),
-        ({"max_new_tokens": 0}, "expected max_new_tokens >= 1"),
+        ({"max_new_tokens": 0}, "max_new_tokens expected a whole number from 1"),
     ],
 )
 def test_wrong_inputs_raise(exported, changes, message):

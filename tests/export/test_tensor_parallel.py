@@ -201,8 +201,9 @@ def test_heads_of_ranks():
 @pytest.mark.parametrize(
     ("kind", "arguments", "error", "message"),
     [
-        ("llama", {"tensor_parallel": 0}, ArgumentError, "to be at least 1, got 0"),
-        ("llama", {"tensor_parallel": "2"}, ArgumentError, "to be at least 1, got '2'"),
+        ("llama", {"tensor_parallel": 0}, ArgumentError, "a whole number from 1, got 0"),
+        ("llama", {"tensor_parallel": "2"}, ArgumentError, "a whole number from 1, got '2'"),
+        ("llama", {"tensor_parallel": 2.0}, ArgumentError, r"a whole number from 1, got 2\.0"),
         ("llama", {"tensor_parallel": 5}, ArgumentError, "at most the model's 4 heads, got 5"),
         ("llama", {"tensor_parallel": 2, "quant": "w4a8", "dtype": "bfloat16"}, ArgumentError,
          "w4a16, w8a8, w8a8_dynamic with tensor_parallel, got 'w4a8'"),

@@ -196,7 +196,11 @@ def test_the_model_of_triton(served_directory, triton_model):
         assert answer.output_tensors[0].array.tolist() == [[text.encode()] for text in texts]
     for answer, error in zip(
         answers[2:5],
-        ("max_new_tokens >= 1, got 0", "can't decode", "a number above 0"),
+        (
+            "max_new_tokens expected a whole number from 1, got 0",
+            "can't decode",
+            "a number above 0",
+        ),
         strict=True,
     ):
         assert error in answer.error and not answer.output_tensors

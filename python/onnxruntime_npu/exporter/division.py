@@ -25,8 +25,8 @@ class Division:
 
     def __post_init__(self) -> None:
         for name, ranks in vars(self).items():
-            if not isinstance(ranks, int) or ranks < 1:
-                raise ArgumentError(f"expected {name} to be at least 1, got {ranks!r}")
+            if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+                raise ArgumentError(f"{name} expected a whole number from 1, got {ranks!r}")
         if self.tensor_parallel > 1 and self.expert_parallel not in (1, self.tensor_parallel):
             raise ArgumentError(
                 f"expected expert_parallel to be 1 or tensor_parallel's {self.tensor_parallel}: "

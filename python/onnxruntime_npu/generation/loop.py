@@ -97,8 +97,11 @@ def run(
 
 def checked_count(max_new_tokens: Any) -> int:
     """Return the number of tokens to generate; ArgumentError unless it is a whole one from 1."""
-    if not isinstance(max_new_tokens, Integral) or max_new_tokens < 1:
-        raise ArgumentError(f"expected max_new_tokens >= 1, got {max_new_tokens!r}")
+    whole = isinstance(max_new_tokens, Integral) and not isinstance(max_new_tokens, bool)
+    if not whole or max_new_tokens < 1:
+        raise ArgumentError(
+            f"max_new_tokens expected a whole number from 1, got {max_new_tokens!r}"
+        )
     return int(max_new_tokens)
 
 

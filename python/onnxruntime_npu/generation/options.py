@@ -169,9 +169,13 @@ class GenerationOptions:
             return frozenset()
         given = given.tolist() if hasattr(given, "tolist") else given
         tokens = [given] if isinstance(given, Integral) else given
-        if not isinstance(tokens, Iterable) or not all(isinstance(t, Integral) for t in tokens):
+        if not isinstance(tokens, Iterable) or not all(map(_is_token, tokens)):
             raise ArgumentError(f"eos_token_id expected a token or tokens, got {given!r}")
         return frozenset(map(int, tokens))
+
+
+def _is_token(value: Any) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
 
 
 def _positive(value: float) -> bool:
