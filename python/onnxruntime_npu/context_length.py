@@ -5,6 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# The first GPTs have a name of their own, and decoders of speech.
+_NAMES = ("max_position_embeddings", "n_positions", "max_target_positions")
+
+
+def trained_length(config: Any) -> int | None:
+    """Return the tokens of a row that a model was trained for, or None if there is no limit.
+
+    ``config``: an object of transformers, which may have a name of its own for one of the names.
+    """
+    given = (getattr(config, name, None) for name in _NAMES)
+    return next((int(length) for length in given if length), None)
+
 
 def context_length(config: Mapping[str, Any]) -> int | None:
     """Return the most tokens of a row, or None if the configuration (of transformers) has no limit.
@@ -12,9 +24,7 @@ def context_length(config: Mapping[str, Any]) -> int | None:
     Dynamic rotary scaling takes a model to ``factor`` times the length that it was trained for,
     also where only some kinds of layers have it: others are those with a window.
     """
-    # The first GPTs have another name for it, and decoders of speech.
-    names = ("max_position_embeddings", "n_positions", "max_target_positions")
-    trained = next((config[name] for name in names if config.get(name)), None)
+    trained = next((config[name] for name in _NAMES if config.get(name)), None)
     if not trained:
         return None
     rotary = config.get("rope_parameters") or {}

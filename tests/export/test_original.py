@@ -207,7 +207,8 @@ def test_decoder_of_speech_alone_is_exported_with_a_cache(tmp_path):
         pad_token_id=0,
     )
     model = enlarge(transformers.WhisperForCausalLM(config).eval())
-    report = export_causal_lm(model, tmp_path, check=False)
+    report = export_causal_lm(model, tmp_path)
+    assert report.check is not None  # of no more tokens than there are positions
     assert report.replaced["npu_fused_infer_attention_score"]["emitted"] == 2
     assert not any("again" in warning for warning in report.warnings)
     actual = forced_logits(tmp_path, PROVIDERS[0], PROMPTS, CONTINUATIONS)
@@ -219,6 +220,10 @@ def test_decoder_of_speech_alone_is_exported_with_a_cache(tmp_path):
     assert genai["context_length"] == 24
     sizes = genai["decoder"]
     assert (sizes["num_attention_heads"], sizes["num_hidden_layers"]) == (2, 2)
+    calibration = [[*range(3, 40)]]  # cut to the positions that there are
+    options = {"dtype": "bfloat16", "quant": "w4a16", "calibration": calibration}
+    report = export_causal_lm(model, tmp_path, check=False, **options)
+    assert report.replaced["npu_weight_quant_batchmatmul"]["emitted"] == 2 * 6
 
 
 def test_model_that_refuses_other_attention_keeps_its_own(monkeypatch):

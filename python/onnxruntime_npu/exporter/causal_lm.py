@@ -13,7 +13,7 @@ from typing import Any
 import onnx_ir as ir
 from torch import nn
 
-from ..context_length import context_length
+from ..context_length import context_length, trained_length
 from ..errors import ArgumentError, ExportError
 from ..onnx_models.fuse_added_norms import fuse_added_norms
 from ..onnx_models.staging import staged
@@ -206,11 +206,8 @@ def export_causal_lm(
                 f"quant='keep' exports them as they are"
             )
     else:
-        config = checkpoint.model.config
-        context = getattr(config, "max_position_embeddings", None) or 2**31
-        batches = calibration_batches(
-            interface, checkpoint.tokenizer, quant, calibration, int(context)
-        )
+        context = trained_length(checkpoint.model.config) or 2**31
+        batches = calibration_batches(interface, checkpoint.tokenizer, quant, calibration, context)
         if static_error is not None:
             options["static_error"] = static_error
         report.per_token = quantize(interface, quant, batches, findings, **options)

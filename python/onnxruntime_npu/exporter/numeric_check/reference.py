@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ...context_length import trained_length
 from ..model_cache import cache_name
 from .passages import Passages
 
@@ -37,10 +38,10 @@ class Reference:
     @torch.no_grad()
     def of(model: Any, tokenizer: Any | None) -> Reference:
         """Run a transformers causal language model in float32."""
-        context = getattr(model.config, "max_position_embeddings", None) or _LONGEST_CONTEXT
+        context = trained_length(model.config) or _LONGEST_CONTEXT
         vocabulary = model.get_input_embeddings().weight.shape[0]
         padding = model.get_input_embeddings().padding_idx
-        passages = Passages.of(tokenizer, vocabulary, int(context), padding)
+        passages = Passages.of(tokenizer, vocabulary, context, padding)
         new = passages.following.shape[1]
         # The prefill's, the first over a filled cache, one in the middle, and the last.
         sampled = sorted({0, min(1, new - 1), new // 2, new - 1})
