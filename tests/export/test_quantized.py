@@ -97,6 +97,13 @@ def test_calibrated_int4_errs_less(tmp_path, exported):
     assert ours < 0.95 * theirs
 
 
+def test_calibration_is_divided_into_rows_of_the_context(tmp_path):
+    model = tiny_model("gpt2", max_position_embeddings=16)  # whose table has no more positions
+    calibration = [[*range(3, 40)], [5], []]
+    report = export_causal_lm(model, tmp_path, quant="w8a8", calibration=calibration, check=False)
+    assert report.replaced["npu_quant_matmul"]["emitted"] > 0
+
+
 @pytest.mark.parametrize(
     "scheme", ["w4a8", *(pytest.param(s, marks=pytest.mark.slow) for s in ("w8a8", "w8a8_dynamic"))]
 )

@@ -89,7 +89,8 @@ def calibration_batches(
 ) -> list[tuple[Any, ...]] | None:
     """Return the interface's arguments for what a scheme is calibrated with, or None.
 
-    A batch for each text or row of token ids. For w4a16 the first ``_MOST_TOKENS`` tokens of all
+    A batch for each text or row of token ids, several for what is longer than the context, which
+    has no more positions. For w4a16 the first ``_MOST_TOKENS`` tokens of all
     are one batch. By default the package's own text, if the tokenizer's ids fit the model; a scheme
     that needs calibration is refused without any.
     """
@@ -117,8 +118,7 @@ def calibration_batches(
             raise ArgumentError("expected calibration of token ids for a model without a tokenizer")
         else:
             ids = tokenizer(sample)["input_ids"]
-        if ids:
-            rows.append(ids)
+        rows += [ids[begin : begin + context] for begin in range(0, len(ids), context)]
     if not rows:
         raise ArgumentError("expected calibration of at least one token, got none")
     if joined:
