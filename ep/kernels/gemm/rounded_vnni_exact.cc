@@ -20,9 +20,9 @@ constexpr int64_t kBlockRows = 6;     // 12 sums and 12 totals of 32 registers
 constexpr int64_t kChunkQuads = 128;  // a third of the L1 cache, or one longer group
 
 // Bits behind the point of integers of 4 bits: with them a byte holds the sum of such an integer and an offset that is
-// a multiple of 1/4, as zero points are.
+// a multiple of 1/8 near 0, as zero points are and the offsets of quantize_weights.
 template <int bits>
-constexpr int kFraction = bits == 4 ? 2 : 0;
+constexpr int kFraction = bits == 4 ? 3 : 0;
 // Sums of longer groups are not exact in float32.
 constexpr int64_t kLongestExactGroup = 1024;
 
