@@ -5,6 +5,7 @@
 #include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/quantization/antiquant.h"
 #include "ep/kernels/quantization/quantized_weight.h"
 #include "ep/kernels/quantization/scale_values.h"
 
@@ -74,7 +75,7 @@ class WeightQuantKernel final : public Kernel {
               "] expected quant_offset of quant_scale's shape ", quant_scale.shape, ", got ", quant_offset.shape);
     const TensorView scale = packed_scale_ ? packed_scale_.values() : ctx.Input(In::antiquant_scale);
     const TensorView offset = packed_offset_ ? packed_offset_.values() : ctx.Input(In::antiquant_offset);
-    CheckScales(x.dtype, layout, scale, offset);
+    CheckAntiquant(kOp, x.dtype, layout, group_, scale, offset);
     NPU_CHECK(!quant_scale || scale.dtype != DType::kInt64, "[", kOp,
               "] expected no quant_scale with an antiquant_scale of 64 bits, got one of ", NameOf(quant_scale.dtype));
 
@@ -132,26 +133,6 @@ class WeightQuantKernel final : public Kernel {
     if (group_ == 0 || !halves || constant.shape.rank() != 2 || constant.elements() == 0) return false;
     to.Pack(kOp, constant.dtype, gemm::Matrix::RowMajor(constant.data, constant.shape[0], constant.shape[1]), stream);
     return true;
-  }
-
-  void CheckScales(DType dtype, const QuantizedWeight& layout, const TensorView& scale,
-                   const TensorView& offset) const {
-    NPU_CHECK(scale, "[", kOp, "] expected the tensor antiquant_scale");
-    if (group_ == 0) {
-      CheckPerColumn(kOp, "antiquant_scale", scale, layout.n);
-    } else {
-      const int64_t groups = layout.k == 0 ? 0 : (layout.k - 1) / group_ + 1;
-      NPU_CHECK(scale.shape == Shape({groups, layout.n}), "[", kOp, "] expected antiquant_scale of shape [", groups,
-                ", ", layout.n, "], groups of ", group_, " rows, got ", scale.shape);
-    }
-    NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp,
-              "] expected antiquant_offset of antiquant_scale's shape ", scale.shape, ", got ", offset.shape);
-    const bool packed = scale.dtype == DType::kInt64;
-    NPU_CHECK(packed || scale.dtype == dtype, "[", kOp, "] expected antiquant_scale of x's dtype ", NameOf(dtype),
-              ", or int64, got ", NameOf(scale.dtype));
-    const DType offset_dtype = packed ? DType::kInt32 : dtype;
-    NPU_CHECK(!offset || offset.dtype == offset_dtype, "[", kOp, "] expected antiquant_offset of ",
-              NameOf(offset_dtype), ", got ", NameOf(offset.dtype));
   }
 
   int64_t group_, inner_precise_;

@@ -1,4 +1,4 @@
-// The gate of a product whose panels hold columns of a gate beside those of the values (PackGated).
+// The gate of a product whose panels hold columns of a gate beside those of the values (PackGated, PackQuantizedGated).
 #pragma once
 
 #include <cstdint>

@@ -125,6 +125,25 @@ void PackQuantized(DType dtype, const Matrix& b, void* packed) {
              [&](int64_t panel, void* to) { PackQuantizedPanel(dtype, b, panel, 0, b.rows, to); });
 }
 
+void PackQuantizedGated(DType dtype, const Matrix& b, void* packed) {
+  const int64_t half = b.columns / 2, panel_bytes = QuantizedPanelBytes(BitsOf(dtype), b.rows);
+  constexpr int64_t kHalfRow = kStoredElements / 2;  // bytes of a stored row, or of two of 4-bit integers
+  PackPanels(GatedColumns(b.columns), panel_bytes, packed, [&](int64_t panel, void* to) {
+    const int64_t first = panel * kLanes;
+    auto* const values = static_cast<char*>(ProductScratch::OfThisThread().b.Reserve(panel_bytes));
+    const auto pack = [&](int64_t column, void* out) {
+      Matrix part = b;
+      part.data = static_cast<const char*>(b.data) + BytesFor(dtype, b.Offset(0, column));
+      part.columns = std::min<int64_t>(kLanes, half - first);
+      PackQuantizedPanel(dtype, part, 0, 0, b.rows, out);
+    };
+    pack(first, to);
+    pack(half + first, values);
+    for (int64_t at = 0; at < panel_bytes; at += 2 * kHalfRow)
+      std::memcpy(static_cast<char*>(to) + at + kHalfRow, values + at, kHalfRow);
+  });
+}
+
 bool PacksInPlace(DType dtype, int64_t k, int64_t n) {
   return Supports(dtype) && n % kPanelColumns == 0 && PaddedDepth(FormatOf(dtype), k) == k;
 }

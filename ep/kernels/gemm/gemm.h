@@ -80,8 +80,8 @@ struct Epilogue {
   void (*activation)(float* values, int64_t count) = nullptr;
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};
-  // Not 0: B was packed by PackGated, and C has so many columns, silu(gate) * value. Nothing else of this struct is
-  // set.
+  // Not 0: B was packed by PackGated or PackQuantizedGated, and C has so many columns, silu(gate) * value. Nothing else
+  // of this struct is set.
   int64_t gated_columns = 0;
 
   // Adds the values of `bias` from element `first` on to the columns: int32 to the sums of integers, floats as the
@@ -143,6 +143,9 @@ void PackGated(DType dtype, const Matrix& b, void* packed, DType stored);
 // The packed form of an int8 or int4 B for A of any float type.
 size_t QuantizedBytes(DType stored, int64_t k, int64_t n);
 void PackQuantized(DType dtype, const Matrix& b, void* packed);
+// The same for columns of a gate and then as many values, in panels as PackGated's. Half of the columns of a row-major
+// B of int4 is an even number.
+void PackQuantizedGated(DType dtype, const Matrix& b, void* packed);
 
 // Whether the panels of a weight stored as rows [N, K] occupy the same memory as those rows: it can be packed in place.
 bool PacksInPlace(DType dtype, int64_t k, int64_t n);

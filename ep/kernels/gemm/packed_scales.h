@@ -21,6 +21,8 @@ class PackedScales {
   // Packs values [groups, N] of a float type after the work already queued on `stream`, and waits. `op` names the
   // operator in errors.
   void Pack(const char* op, DType dtype, const Matrix& values, Stream& stream);
+  // The same for a weight that is packed by PackQuantizedGated.
+  void PackGated(const char* op, DType dtype, const Matrix& values, Stream& stream);
 
   // True if this holds a copy, so that the values themselves are not needed.
   explicit operator bool() const { return static_cast<bool>(packed_); }
@@ -31,6 +33,8 @@ class PackedScales {
   int64_t panel() const;
 
  private:
+  void Pack(const char* op, DType dtype, const Matrix& values, bool gated, Stream& stream);
+
   CachingAllocator* allocator_ = nullptr;
   TensorView packed_;
 };

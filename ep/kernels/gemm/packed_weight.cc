@@ -68,6 +68,12 @@ void PackedWeight::PackQuantized(const char* op, DType dtype, const Matrix& b, S
   dtype_ = stored_ = dtype;
 }
 
+void PackedWeight::PackQuantizedGated(const char* op, DType dtype, const Matrix& b, Stream& stream) {
+  const size_t bytes = QuantizedBytes(dtype, b.rows, GatedColumns(b.columns));
+  PackInto(op, bytes, [=](void* to) { gemm::PackQuantizedGated(dtype, b, to); }, stream);
+  dtype_ = stored_ = dtype;
+}
+
 SharedMatrixReader::Panels PackedWeight::PanelsOf(const TensorView& rows) const {
   using Panels = SharedMatrixReader::Panels;
   if (rows.shape.rank() != 2 || StoredAs(rows.dtype) != rows.dtype) return Panels::kNo;

@@ -31,6 +31,8 @@ class PackedWeight {
   void PackGated(const char* op, DType dtype, const Matrix& b, Stream& stream);
   // The same for a quantised weight of float matmuls.
   void PackQuantized(const char* op, DType dtype, const Matrix& b, Stream& stream);
+  // The same for a gate and values side by side: see gemm::PackQuantizedGated.
+  void PackQuantizedGated(const char* op, DType dtype, const Matrix& b, Stream& stream);
 
   // For a SharedMatrixReader whose weight is stored as rows [N, K]: packs panels in place, without a copy.
   SharedMatrixReader::Panels PanelsOf(const TensorView& rows) const;
@@ -44,7 +46,7 @@ class PackedWeight {
   PackedMatrix matrix(const Matrix& given) const {
     return {packed_ ? data_ : given.data, dtype_, stored_, given.rows, given.columns};
   }
-  // The panels made by PackQuantized, for A of `dtype`.
+  // The panels made by PackQuantized or PackQuantizedGated, for A of `dtype`.
   PackedMatrix quantized(const Matrix& given, DType dtype, const Dequantization& dequantization) const {
     return {data_, dtype, stored_, given.rows, given.columns, dequantization};
   }

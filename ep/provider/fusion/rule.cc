@@ -23,8 +23,8 @@ const GraphNode* FusionMatch::Take(const GraphNode* node, std::string_view type,
   return node;
 }
 
-const GraphNode* FusionMatch::TakeProducer(const ValueView& value, std::string_view type) {
-  return Take(graph_->Producer(value), type);
+const GraphNode* FusionMatch::TakeProducer(const ValueView& value, std::string_view type, std::string_view domain) {
+  return Take(graph_->Producer(value), type, domain);
 }
 
 }  // namespace npu::provider

@@ -44,7 +44,7 @@ class FusionMatch {
   // otherwise, and for null.
   const GraphNode* Take(const GraphNode* node, std::string_view type, std::string_view domain = "");
   // Takes the node of this type that computes `value`.
-  const GraphNode* TakeProducer(const ValueView& value, std::string_view type);
+  const GraphNode* TakeProducer(const ValueView& value, std::string_view type, std::string_view domain = "");
 
   const FusionGraph& graph() const { return *graph_; }
   const std::vector<size_t>& nodes() const { return nodes_; }

@@ -19,9 +19,8 @@ def gated_product(swiglu: ir.Node) -> Group | None:
         return None
     if axis is not None and axis.as_int() not in (-1, halves.shape.rank() - 1):
         return None
-    rows, weight = product
-    columns = weight.shape[1] if weight.shape is not None else None
-    if not isinstance(columns, int) or columns % 2:
+    if product.columns is None or product.columns % 2:
         return None
-    inputs, outputs = {"A": rows, "B": weight}, {"Y": swiglu.outputs[0]}
-    return Group("GatedMatMul", search.nodes, inputs, outputs, [])
+    inputs, outputs = product.inputs | product.last_inputs, {"Y": swiglu.outputs[0]}
+    op_type = f"{product.prefix}GatedMatMul"
+    return Group(op_type, search.nodes, inputs, outputs, product.attributes)

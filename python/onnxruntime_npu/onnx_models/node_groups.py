@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import onnx_ir as ir
 
 _FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_QUANTIZED_PRODUCT = "NPUWeightQuantBatchMatmulV2"
 
 
 class Group(NamedTuple):
@@ -32,6 +33,19 @@ class Group(NamedTuple):
         )
 
 
+class Product(NamedTuple):
+    """The product of rows with a constant matrix, of floats or quantised.
+
+    The joined node's type begins with ``prefix``, and has these inputs first and last.
+    """
+
+    prefix: str
+    columns: int | None
+    inputs: dict[str, ir.Value]
+    last_inputs: dict[str, ir.Value]
+    attributes: list[ir.Attr]
+
+
 class Search:
     """Follows values to the nodes that computed them, and remembers these."""
 
@@ -47,15 +61,13 @@ class Search:
             self.nodes.append(node)
         return node
 
-    def product(self, value: ir.Value | None) -> tuple[ir.Value, ir.Value] | None:
-        """Return the operands of the product with a constant matrix that computes a value."""
+    def product(self, value: ir.Value | None) -> Product | None:
+        """Return the product with a constant matrix that computes a value."""
         node = self.producer(value, "MatMul")
-        rows, weight = (None, None) if node is None else node.inputs
-        if rows is None or weight is None or not weight.is_initializer() or weight.is_graph_input():
-            return None
-        if weight.dtype not in _FLOATS or weight.shape is None or weight.shape.rank() != 2:
-            return None
-        return rows, weight
+        if node is not None:
+            return _float_product(node)
+        node = self.producer(value, _QUANTIZED_PRODUCT, "npu")
+        return None if node is None else _quantized_product(node)
 
     def through(self, value: ir.Value | None, *op_types: str) -> ir.Value | None:
         """Return what nodes of these types, the last first, have made the value of."""
@@ -73,6 +85,47 @@ class Search:
             return None
         self.nodes.append(uses[0].node)
         return uses[0].node.outputs[0]
+
+
+def _float_product(node: ir.Node) -> Product | None:
+    rows, weight = node.inputs
+    if rows is None or not _is_weight(weight) or weight.dtype not in _FLOATS:
+        return None
+    if weight.shape is None or weight.shape.rank() != 2:
+        return None
+    return Product("", _size(weight.shape[1]), {"A": rows, "B": weight}, {}, [])
+
+
+def _quantized_product(node: ir.Node) -> Product | None:
+    """Only where its result is of the type of the rows and has no bias."""
+    rows, weight, scale, offset, *others = [*node.inputs, *[None] * 4][:7]
+    if rows is None or any(value is not None for value in others):
+        return None
+    if not _is_weight(weight) or not _is_weight(scale):
+        return None
+    if offset is not None and not _is_weight(offset):
+        return None
+    if weight.shape is None or weight.shape.rank() != 2 or scale.dtype not in _FLOATS:
+        return None
+    if scale.shape is None or scale.shape.rank() not in (1, 2):
+        return None
+    columns = _size(scale.shape[-1])
+    # One scale for all columns is that of a tensor.
+    if columns == 1:
+        return None
+    inputs = {"x": rows, "weight": weight, "antiquant_scale": scale}
+    last = {} if offset is None else {"antiquant_offset": offset}
+    kept = ("antiquant_group_size", "inner_precise")
+    attributes = [each for name in kept if (each := node.attributes.get(name)) is not None]
+    return Product("WeightQuant", columns, inputs, last, attributes)
+
+
+def _is_weight(value: ir.Value | None) -> TypeGuard[ir.Value]:
+    return value is not None and value.is_initializer() and not value.is_graph_input()
+
+
+def _size(axis: int | ir.SymbolicDim) -> int | None:
+    return axis if isinstance(axis, int) else None
 
 
 def is_constant(value: ir.Value | None) -> bool:

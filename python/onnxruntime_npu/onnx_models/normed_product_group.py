@@ -14,21 +14,20 @@ def normed_product(norm: ir.Node) -> Group | None:
     y, rest = norm.outputs[0], norm.outputs[1:]
     if not _is_read(y) or any(_is_read(rstd) for rstd in rest[:1]):
         return None
-    for product, residual in (norm.inputs[:2], norm.inputs[1::-1]):
+    for sides in (norm.inputs[:2], norm.inputs[1::-1]):
         search = Search(norm)
-        operands, gamma = search.product(product), norm.inputs[2]
-        if operands is None or residual is None or gamma is None:
+        product, residual, gamma = search.product(sides[0]), sides[1], norm.inputs[2]
+        if product is None or residual is None or gamma is None:
             continue
-        rows, weight = operands
-        if gamma.shape is None or weight.shape is None or gamma.shape != weight.shape[1:]:
+        if product.columns is None or gamma.shape != ir.Shape([product.columns]):
             continue
-        inputs = {"A": rows, "B": weight, "residual": residual, "gamma": gamma}
+        inputs = product.inputs | {"residual": residual, "gamma": gamma} | product.last_inputs
         outputs = {"Y": y}
         if len(rest) > 1 and _is_read(rest[1]):
             outputs["sum"] = rest[1]
         epsilon = norm.attributes.get("epsilon")
-        attributes = [] if epsilon is None else [epsilon]
-        return Group("MatMulAddRmsNorm", search.nodes, inputs, outputs, attributes)
+        attributes = [*product.attributes, *([] if epsilon is None else [epsilon])]
+        return Group(f"{product.prefix}MatMulAddRmsNorm", search.nodes, inputs, outputs, attributes)
     return None
 
 

@@ -1,6 +1,8 @@
-// MatMul by a constant matrix, whose result npu_swiglu halves along the last axis: silu and product are then computed
-// beside the multiplications, and the halves are never stored.
-#include "ep/provider/fusion/rule.h"
+// A product with a constant matrix, whose result npu_swiglu halves along the last axis: silu and product are then
+// computed beside the multiplications, and the halves are never stored.
+#include <utility>
+
+#include "ep/provider/fusion/weight_product.h"
 
 namespace npu::provider {
 namespace {
@@ -8,20 +10,19 @@ namespace {
 std::optional<FusedNode> MatchGatedProduct(const FusionGraph& graph, const GraphNode& last) {
   FusionMatch match(graph);
   if (match.Take(&last, "NPUSwiGlu", "npu") == nullptr) return std::nullopt;
-  const ValueView& product = last.inputs[0];
+  const ValueView& halves = last.inputs[0];
   const int64_t axis = last.view.attributes.Int("dim", -1);
-  if (axis != -1 && (!product.rank_known || axis != static_cast<int64_t>(product.shape.size()) - 1))
-    return std::nullopt;
-  const GraphNode* matmul = match.TakeProducer(product, "MatMul");
-  if (matmul == nullptr) return std::nullopt;
-  const ValueView& weight = matmul->inputs[1];
-  if (!weight.constant || weight.shape.size() != 2 || weight.shape[1] % 2 != 0 || weight.StaticElements() <= 0)
-    return std::nullopt;
-  return FusedNode{.domain = "npu.fused",
-                   .type = "GatedMatMul",
-                   .inputs = matmul->inputs,
-                   .outputs = last.outputs,
-                   .nodes = match.nodes()};
+  if (axis != -1 && (!halves.rank_known || axis != static_cast<int64_t>(halves.shape.size()) - 1)) return std::nullopt;
+  std::optional<WeightProduct> product = TakeWeightProduct(match, halves);
+  if (!product || product->columns % 2 != 0) return std::nullopt;
+  FusedNode fused{.domain = "npu.fused",
+                  .type = product->prefix + "GatedMatMul",
+                  .inputs = std::move(product->inputs),
+                  .outputs = last.outputs,
+                  .attributes = std::move(product->attributes),
+                  .nodes = match.nodes()};
+  fused.inputs.insert(fused.inputs.end(), product->last.begin(), product->last.end());
+  return fused;
 }
 
 NPU_FUSION_RULE(MatchGatedProduct);

@@ -1,6 +1,8 @@
-// MatMul by a constant matrix, whose result npu_add_rms_norm adds to a residual: the sum is then computed beside the
-// multiplications, and the product is never stored.
-#include "ep/provider/fusion/rule.h"
+// A product with a constant matrix, whose result npu_add_rms_norm adds to a residual: the sum is then computed beside
+// the multiplications, and the product is never stored.
+#include <utility>
+
+#include "ep/provider/fusion/weight_product.h"
 
 namespace npu::provider {
 namespace {
@@ -12,14 +14,16 @@ std::optional<FusedNode> MatchNormedProduct(const FusionGraph& graph, const Grap
   if (!is_read(0) || is_read(1)) return std::nullopt;
   for (size_t i = 0; i < 2; ++i) {
     FusionMatch match = norm;
-    const GraphNode* matmul = match.TakeProducer(last.inputs[i], "MatMul");
-    if (matmul == nullptr) continue;
-    const ValueView &weight = matmul->inputs[1], &gamma = last.inputs[2];
-    if (!weight.constant || weight.shape.size() != 2 || weight.StaticElements() <= 0) continue;
-    if (!gamma.rank_known || gamma.shape != std::vector<int64_t>{weight.shape[1]}) continue;
-    FusedNode fused{.domain = "npu.fused", .type = "MatMulAddRmsNorm", .outputs = {last.outputs[0]}};
+    std::optional<WeightProduct> product = TakeWeightProduct(match, last.inputs[i]);
+    if (!product) continue;
+    const ValueView& gamma = last.inputs[2];
+    if (!gamma.rank_known || gamma.shape != std::vector<int64_t>{product->columns}) continue;
+    FusedNode fused{.domain = "npu.fused", .type = product->prefix + "MatMulAddRmsNorm", .outputs = {last.outputs[0]}};
     if (is_read(2)) fused.outputs.push_back(last.outputs[2]);
-    fused.inputs = {matmul->inputs[0], weight, OtherOf(last, i), gamma};
+    fused.inputs = std::move(product->inputs);
+    fused.inputs.insert(fused.inputs.end(), {OtherOf(last, i), gamma});
+    fused.inputs.insert(fused.inputs.end(), product->last.begin(), product->last.end());
+    fused.attributes = std::move(product->attributes);
     fused.attributes.Set("epsilon", last.view.attributes.Float("epsilon", 1e-6));
     fused.nodes = match.nodes();
     return fused;

@@ -1,0 +1,106 @@
+// The constant weight of a product with npu_weight_quant_batchmatmul's semantics that is joined with what follows it:
+// panels of integers, scales and offsets.
+#pragma once
+
+#include <optional>
+
+#include "ep/kernels/gemm/packed_scales.h"
+#include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/quantization/antiquant.h"
+
+namespace npu {
+
+class WeightOnly {
+ public:
+  static constexpr DTypeSet kFloats{DType::kFloat16, DType::kBFloat16}, kIntegers{DType::kInt8, DType::kInt32};
+  enum In : size_t { kX, kWeight, kScale };  // and the offset, an operator's last input
+
+  WeightOnly(const char* op, const KernelInfo& info, size_t offset, bool gated)
+      : op_(op),
+        offset_(offset),
+        gated_(gated),
+        group_(info.attributes.Int("antiquant_group_size")),
+        inner_precise_(info.attributes.Int("inner_precise")),
+        scale_shape_(DeclaredShape(info, kScale)) {
+    if (const auto x = DeclaredShape(info, kX); x && x->rank() > 0) depth_ = x->back();
+    NPU_CHECK(group_ >= 0, "[", op, "] expected antiquant_group_size of 0 or more, got ", group_);
+    NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", op, "] expected inner_precise 0 or 1, got ",
+              inner_precise_);
+  }
+
+  bool PrePack(size_t input, const TensorView& constant, Stream& stream) {
+    if (input == kWeight) return PackWeight(constant, stream);
+    if (input == kScale) return PackValues("antiquant_scale", packed_scale_, constant, stream);
+    return input == offset_ && PackValues("antiquant_offset", packed_offset_, constant, stream);
+  }
+
+  // Checks what was packed for x; the shape that the result of the product alone has is of [K, N].
+  void Check(const TensorView& x) const {
+    NPU_CHECK(x && packed_ && packed_scale_, "[", op_, "] expected x, and a constant weight and antiquant_scale");
+    NPU_CHECK(x.shape.rank() >= 2 && x.shape.back() == layout_.k, "[", op_, "] expected x [.., M, ", layout_.k,
+              "], got ", x.shape);
+    const TensorView &scale = packed_scale_.values(), &offset = packed_offset_.values();
+    CheckAntiquant(op_, x.dtype, layout_, group_, scale, offset);
+    NPU_CHECK(scale.shape.back() == layout_.n, "[", op_, "] expected an antiquant_scale for each of ", layout_.n,
+              " columns, got ", scale.shape);
+  }
+  Shape matrix_shape() const { return {layout_.k, layout_.n}; }
+
+  gemm::PackedMatrix matrix(DType dtype) const {
+    gemm::Dequantization from{
+        .scale = packed_scale_.values().data, .offset = packed_offset_.values().data, .dtype = dtype, .group = group_};
+    from.scale_panel = packed_scale_.panel();
+    from.offset_panel = packed_offset_.panel();
+    from.round_a = inner_precise_ == 1;
+    const int64_t columns = gated_ ? gemm::GatedColumns(layout_.n) : layout_.n;
+    return packed_.quantized(gemm::Matrix::RowMajor(nullptr, layout_.k, columns), dtype, from);
+  }
+
+ private:
+  bool PackWeight(const TensorView& constant, Stream& stream) {
+    NPU_CHECK(constant.shape.rank() == 2, "[", op_, "] expected weight of two axes, got ", constant.shape);
+    const int64_t depth = constant.dtype == DType::kInt8
+                              ? constant.shape[0]
+                              : QuantizedWeight::DeclaredDepth(constant.shape, depth_, scale_shape_);
+    NPU_CHECK(depth >= 0, "[", op_, "] expected x or antiquant_scale of a declared shape beside packed int4 ",
+              constant.shape, ", got neither");
+    layout_ = QuantizedWeight::Of(op_, "weight", constant, depth);
+    NPU_CHECK(!gated_ || layout_.n % 2 == 0, "[", op_, "] expected a weight of an even number of columns, got ",
+              layout_.n);
+    const gemm::Matrix b = layout_.At(constant.data, 0);
+    gated_ ? packed_.PackQuantizedGated(op_, layout_.dtype, b, stream)
+           : packed_.PackQuantized(op_, layout_.dtype, b, stream);
+    return true;
+  }
+
+  // One row, or one for each group.
+  bool PackValues(const char* name, gemm::PackedScales& to, const TensorView& constant, Stream& stream) const {
+    const Shape& shape = constant.shape;
+    NPU_CHECK((shape.rank() == 1 || shape.rank() == 2) && constant.elements() > 0, "[", op_, "] expected ", name,
+              " of one or two axes, got ", shape);
+    const gemm::Matrix values = gemm::Matrix::RowMajor(constant.data, shape.rank() == 1 ? 1 : shape[0], shape.back());
+    gated_ ? to.PackGated(op_, constant.dtype, values, stream) : to.Pack(op_, constant.dtype, values, stream);
+    return true;
+  }
+
+  const char* op_;
+  size_t offset_;
+  bool gated_;
+  int64_t group_, inner_precise_;
+  std::optional<Shape> scale_shape_;
+  int64_t depth_ = -1;  // of x, when the model tells
+  gemm::PackedWeight packed_;
+  gemm::PackedScales packed_scale_, packed_offset_;
+  QuantizedWeight layout_;
+};
+
+// For OpDef::unsupported, with the offset as input `offset`.
+inline std::string UnsupportedWeightOnly(const char* op, const NodeView& node, size_t offset) {
+  const bool offsets =
+      offset >= node.inputs.size() || node.inputs[offset] == DType::kUndefined || node.constant[offset];
+  if (node.constant[WeightOnly::kWeight] && node.constant[WeightOnly::kScale] && offsets) return "";
+  return std::string(op) + " of a weight, scale or offset that is not constant is not implemented";
+}
+
+}  // namespace npu
