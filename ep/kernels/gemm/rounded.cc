@@ -19,8 +19,10 @@ namespace {
 constexpr int64_t kGroup = 128;
 // The same for an A of integers, whose scales are 1.
 constexpr int64_t kIntegerGroup = 1 << 16;
-// Rows of A that are multiplied with a panel in turn: they stay in the second-level cache.
-constexpr int64_t kBlockRows = 128;
+// Rows of A that are multiplied with a panel in turn, which is unpacked for each block of them: as many as stay in the
+// second-level cache, or kFewestRows.
+constexpr int64_t kBlockBytes = 512 << 10;
+constexpr int64_t kFewestRows = 128, kMostRows = 512;
 // From so many rows on a B with small groups is multiplied as floats.
 constexpr int64_t kRowsOfFloats = 64;
 constexpr int64_t kGrainBytes = 32 << 10;  // less of B costs more in waking a thread than it saves
@@ -55,8 +57,9 @@ class RoundedProduct {
   void Run() {
     const int64_t panels = PanelCount(b_.columns);
     const int64_t panel_bytes = QuantizedPanelBytes(bits_, b_.rows);
-    for (int64_t m0 = 0; m0 < a_rows_; m0 += kBlockRows) {
-      const int64_t rows = std::min(kBlockRows, a_rows_ - m0);
+    const int64_t block_rows = BlockRows();
+    for (int64_t m0 = 0; m0 < a_rows_; m0 += block_rows) {
+      const int64_t rows = std::min(block_rows, a_rows_ - m0);
       block_.StoreBlock(m0, rows);
       ParallelFor(panels, std::max<int64_t>(1, kGrainBytes / (panel_bytes * rows)), [&](int64_t begin, int64_t end) {
         for (int64_t p = begin; p < end; ++p) MultiplyPanel(m0, p);
@@ -68,6 +71,14 @@ class RoundedProduct {
   static int64_t GroupOf(DType dtype, const Dequantization& from) {
     if (from.group != 0) return from.group;
     return kIntegerOperands.Contains(dtype) ? kIntegerGroup : kGroup;
+  }
+
+  // Blocks of about the same size, of whole slivers but for the last.
+  int64_t BlockRows() const {
+    const int64_t row_bytes = b_.rows * multiply_.order.bytes, sliver = block_.sliver_rows();
+    const int64_t most = std::clamp(kBlockBytes / row_bytes, kFewestRows, kMostRows);
+    const int64_t blocks = (a_rows_ - 1) / most + 1, rows = (a_rows_ - 1) / blocks + 1;
+    return (rows - 1) / sliver * sliver + sliver;
   }
 
   void MultiplyPanel(int64_t m0, int64_t panel) {

@@ -177,6 +177,11 @@ TEST_CASE("weight-only matmul: rows rounded to int8, every number of rows") {
         Check({.m = m, .n = 72, .k = 300, .int4 = int4, .offset = m % 2 == 0, .packed = packed, .rounded = true});
 }
 
+TEST_CASE("weight-only matmul: rows rounded to int8 in several blocks, by their number and by their depth") {
+  Check({.m = 530, .n = 40, .k = 64, .rounded = true});
+  Check({.m = 131, .n = 8, .k = 4200, .int4 = true, .offset = true, .rounded = true});
+}
+
 TEST_CASE("weight-only matmul: rows rounded to int8 in groups, and depths that end within one") {
   for (const bool int4 : {false, true})
     for (const int64_t group : {32, 4, 132, 1000})
