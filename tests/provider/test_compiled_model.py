@@ -186,6 +186,34 @@ def test_convolutions_integers_and_recurrences(tmp_path: Path, capfd):
     assert WARNING not in capfd.readouterr().err
 
 
+def test_quantised_products_with_a_gate_or_a_norm(tmp_path: Path, capfd):
+    """Integers are packed in the file, scales when it is opened."""
+    feeds = {"x": normal(5, 64).astype(np.float16)}
+    product = {"antiquant_group_size": 32, "inner_precise": 1}
+    constants = {
+        "w": RNG.integers(-(2**31), 2**31, (64, 16)).astype(np.int32),
+        "v": RNG.integers(-128, 128, (64, 64)).astype(np.int8),
+        "w_scale": np.full((2, 128), 0.02, np.float16),
+        "w_offset": RNG.integers(-8, 8, (2, 128)).astype(np.float16),
+        "v_scale": np.full((2, 64), 0.001, np.float16),
+        "gamma": normal(64).astype(np.float16),
+    }
+    nodes = [
+        node("NPUWeightQuantBatchMatmulV2", "x w w_scale w_offset", "halves", **product),
+        node("NPUSwiGlu", "halves", "gated", dim=-1),
+        node("NPUWeightQuantBatchMatmulV2", "gated v v_scale", "h", **product),
+        node("NPUAddRmsNorm", "x h gamma", "y", epsilon=1e-5),
+    ]
+    for each in nodes:
+        each.domain = "npu"
+    model = model_of(nodes, feeds, constants)
+    path = compile_model(model, tmp_path / "m.onnx")
+    names = {text_of(each, "notes").split(" ")[2] for each in contexts(path).values()}
+    assert names == {"22:WeightQuantGatedMatMul", "27:WeightQuantMatMulAddRmsNorm"}
+    np.testing.assert_array_equal(results(path, feeds)[0], results(model, feeds)[0])
+    assert WARNING not in capfd.readouterr().err
+
+
 def test_nodes_of_subgraphs_are_left_as_they_are(tmp_path: Path):
     """Onnxruntime stores EPContext nodes in the model's own graph only."""
 
