@@ -64,10 +64,8 @@ void Product::Run() {
                  .depth = a_.columns,
                  .row_sums = SumsOfRows()};
   }
-  if (uses_tiles_) {
-    to_rows_.emplace(c_, a_.rows * b_.columns, epilogue_, integers());
-    if (PacksOwnSlivers()) own_product_ = ++last_product;
-  }
+  to_rows_.emplace(c_, uses_tiles_ ? a_.rows * b_.columns : 0, epilogue_, integers());
+  if (uses_tiles_ && PacksOwnSlivers()) own_product_ = ++last_product;
   PackPanelsForAll();
   for (int64_t s = 0; s < blocking_.slivers; s += blocking_.packed_slivers) {
     const int64_t stop = std::min(blocking_.slivers, s + blocking_.packed_slivers);

@@ -73,7 +73,7 @@ class Product {
   const char* PackOwnSlivers(int64_t sliver_begin, int64_t sliver_end, int64_t kb) const;
 
   void Store(const Tile& tile) const {
-    if (tile.sums) StoreTile(tile, c_, epilogue_, integers());
+    if (tile.sums) to_rows_->Store(tile);
   }
   const StoredIntegers* integers() const { return integers_ ? &*integers_ : nullptr; }
 
@@ -134,9 +134,9 @@ class Product {
   bool upcast_;
   bool multiplies_stored_;  // a packed quantised B, without expanding its panels
   const MicroKernel& tile_kernel_;
-  bool uses_tiles_;                     // tile registers
-  std::optional<RowEpilogue> to_rows_;  // with tile registers
-  uint64_t own_product_ = 0;            // not 0: each thread packs A for itself, and this is the product's number
+  bool uses_tiles_;  // tile registers
+  std::optional<RowEpilogue> to_rows_;
+  uint64_t own_product_ = 0;  // not 0: each thread packs A for itself, and this is the product's number
 };
 
 }  // namespace npu::gemm

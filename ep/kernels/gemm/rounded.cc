@@ -1,6 +1,7 @@
 #include "ep/kernels/gemm/rounded.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "ep/kernels/convert.h"
@@ -9,6 +10,7 @@
 #include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/gemm/quantized.h"
 #include "ep/kernels/gemm/rounded_dot.h"
+#include "ep/kernels/gemm/row_epilogue.h"
 #include "ep/kernels/gemm/strided_floats.h"
 
 namespace npu::gemm {
@@ -52,6 +54,7 @@ class RoundedProduct {
     const Addend& addend = epilogue.addend;
     if (block_.integers() && addend.data && addend.row_stride == 0 && addend.scale == 1.0f)
       first_ = std::exchange(epilogue_.addend, {});
+    to_rows_.emplace(c_, 0, epilogue_, nullptr);
   }
 
   void Run() {
@@ -101,7 +104,7 @@ class RoundedProduct {
       const RoundedRows a = block_.Sliver(s);
       float* tile = multiply ? tiles + s * tile_elements : tiles;
       if (!multiply) dot_(a, stored, scales, tile);
-      StoreTile({tile, a.results(), columns, m0 + s * block_.sliver_rows(), n0}, c_, epilogue_, nullptr);
+      to_rows_->Store({tile, a.results(), columns, m0 + s * block_.sliver_rows(), n0});
     }
   }
 
@@ -160,6 +163,7 @@ class RoundedProduct {
   RoundedDotFunction dot_;  // where blocks have no function
   RowRounding block_;
   Addend first_;
+  std::optional<RowEpilogue> to_rows_;
 };
 
 }  // namespace

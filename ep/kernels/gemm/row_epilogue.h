@@ -1,5 +1,6 @@
-// Stores whole rows of a tile to C with vectors, inlined into the micro-kernel that multiplies the next tile: the
-// vector unit is idle while tile registers multiply, and calling StoreTile for some rows takes longer than the rows.
+// Stores whole rows of a tile to C with vectors. With tile registers that is inlined into the micro-kernel that
+// multiplies the next tile: the vector unit is idle while they multiply, and calling StoreTile for some rows takes
+// longer than the rows.
 //
 // The bits are those of StoreTile: every operation is rounded by itself. So StoreRow is called only in sources that are
 // compiled without contraction (*_exact.cc).
@@ -71,7 +72,8 @@ class Bfloat16Rows {
 
 class RowEpilogue {
  public:
-  // Of a C of `elements` elements; `integers` is null for float sums. Refers to all of them.
+  // Of a C of `elements` elements, or 0 if it is stored through the caches whatever its size; `integers` is null for
+  // float sums. Refers to all of them.
   RowEpilogue(const Result& c, int64_t elements, const Epilogue& epilogue, const StoredIntegers* integers);
 
   // Whether StoreRow serves a tile; otherwise StoreTile does.
@@ -83,6 +85,8 @@ class RowEpilogue {
   bool Rounds(const Tile& tile) const { return rounds_ && tile.columns == kPanelColumns; }
   Bfloat16Rows Rounded(const Tile& tile) const { return {tile, c_, epilogue_.addend, past_caches_}; }
   void StoreTile(const Tile& tile) const { gemm::StoreTile(tile, c_, epilogue_, integers_); }
+  // By StoreRow where it serves the tile, so that each sum is loaded once, or by StoreTile.
+  void Store(const Tile& tile) const;
 
   // Rows of a C that no cache holds are stored past the caches. Such stores take an sfence to be ordered.
   bool past_caches() const { return past_caches_; }
