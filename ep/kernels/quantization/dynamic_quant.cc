@@ -3,6 +3,7 @@
 #include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/groups.h"
 #include "ep/kernels/quantization/smooth_rows.h"
+#include "ep/kernels/quantization/symmetric_rows.h"
 #include "ep/kernels/quantization/type_code.h"
 
 namespace npu {
@@ -76,7 +77,29 @@ void Quantize(const Problem& p, const float* x, RowParameter scale, RowParameter
   QuantizeBlock(QuantizeBy::kDivisionRoundedAtEnd, p.type, x, scale, offset, p.y + BytesOf(p.type, at), count);
 }
 
+bool IsPlain(const Problem& p) {
+  return !p.asymmetric && p.type == QuantizedType::kInt8 && p.ends == nullptr && p.y != nullptr &&
+         kFloats.Contains(p.input.dtype);
+}
+
+void PerPlainToken(const Problem& p) {
+  DispatchFloats(p.op, p.input.dtype, [&](auto tag) {
+    using T = decltype(tag);
+    ParallelFor(p.outer * p.rows, RowGrain(p.columns), [&p](int64_t begin, int64_t end) {
+      RowScratch smooth(p.columns);
+      if (p.smooth) ConvertToFloats(p.smooth, smooth.values());
+      SymmetricRows<T> rows(p.smooth ? smooth.values() : nullptr, p.columns);
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t at = row * p.columns;
+        const float scale = rows.Run(p.input.as<const T>() + at, reinterpret_cast<int8_t*>(p.y) + at);
+        StoreScale(p, row, {scale, 0.0f});
+      }
+    });
+  });
+}
+
 void PerToken(const Problem& p) {
+  if (IsPlain(p)) return PerPlainToken(p);
   ParallelFor(p.outer * p.rows, RowGrain(p.columns), [&p](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       SmoothRows rows = RowsOf(p, row);
