@@ -123,6 +123,7 @@ def model_of(
     dtype: str = "float32",
     outputs=OUTPUTS,
     more: Sequence[onnx.TensorProto] = (),
+    types: Sequence[onnx.ValueInfoProto] = (),
 ) -> ir.Model:
     """The nodes between casts of float32 from and to ``dtype``, with bodies."""
     of_dtype, given, kind = ("rows", "past_keys", "past_values"), feeds(size), TYPES[dtype]
@@ -142,6 +143,7 @@ def model_of(
             "NPUFusedInferAttentionScore": ["tokens", HEADS, size],
             "MatMul": [1, "tokens", 2 * GATE],
             "NPUWeightQuantBatchMatmulV2": [1, "tokens", 2 * GATE],
+            "NPUQuantMatmul": [1, "tokens", 2 * GATE],
             "NPUSwiGlu": [1, "tokens", GATE],
             "NPUAddRmsNorm": [1, "tokens", 2 * GATE],
             "Reshape": [None] * (4 if node.input[-1] == "same" else 3),
@@ -169,7 +171,7 @@ def model_of(
         ],
         [value(f"{name}_32", TensorProto.FLOAT, None) for name in outputs],
         [*common, weight, gamma, *more],
-        value_info=infos,
+        value_info=[*infos, *types],
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("npu", 1)]
     model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))

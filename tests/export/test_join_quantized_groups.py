@@ -43,6 +43,7 @@ def constants(dtype: str, int4: bool, scales: tuple[int, ...] = SCALES) -> list[
         onnx.helper.make_tensor("scale", kind, scale.shape, scale.ravel()),
         onnx.helper.make_tensor("offset", kind, offset.shape, offset.ravel()),
         onnx.helper.make_tensor("bias", kind, [COLUMNS], np.ones(COLUMNS)),
+        onnx.numpy_helper.from_array(scale.astype(np.float32)[0], "column_scale"),
     ]
 
 
@@ -60,6 +61,21 @@ NORMED = [
 ]
 
 
+CODES = {"float16": 1, "bfloat16": 27}
+ROUNDED_TYPES = [
+    onnx.helper.make_tensor_value_info("rounded", onnx.TensorProto.INT8, [1, "tokens", ROWS]),
+    onnx.helper.make_tensor_value_info("row_scale", onnx.TensorProto.FLOAT, [1, "tokens"]),
+]
+
+
+def rounded_product(dtype: str) -> list[onnx.NodeProto]:
+    given = "rounded integers column_scale - row_scale"
+    return [
+        npu("NPUDynamicQuant", "attended", "rounded row_scale", quant_mode="pertoken"),
+        npu("NPUQuantMatmul", given, "halves", output_dtype=CODES[dtype]),
+    ]
+
+
 def check(
     folder: Any,
     dtype: str,
@@ -69,7 +85,7 @@ def check(
     joined: str,
 ) -> None:
     arrays, kept = feeds(SIZE), (*OUTPUTS, *outputs)
-    model = model_of([*layer(), *nodes], SIZE, dtype, kept, constants(dtype, int4))
+    model = model_of([*layer(), *nodes], SIZE, dtype, kept, constants(dtype, int4), ROUNDED_TYPES)
     expected = run(session_of(model, folder, PROVIDERS[0]), arrays)
     assert join_groups(model) == {"PagedSelfAttention": 1, joined: 1}
     for provider in PROVIDERS:
@@ -95,6 +111,18 @@ def test_a_gated_product_is_one_node(tmp_path, dtype, int4, inputs):
 def test_a_normed_product_is_one_node(tmp_path, dtype, inputs):
     nodes = [product(inputs), *NORMED]
     check(tmp_path, dtype, True, nodes, ["normed", "sum"], "WeightQuantMatMulAddRmsNorm")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_gate_of_rounded_rows_is_one_node(tmp_path, dtype):
+    nodes = [*rounded_product(dtype), GATED]
+    check(tmp_path, dtype, False, nodes, ["gated"], "QuantGatedMatMul")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_a_norm_of_rounded_rows_is_one_node(tmp_path, dtype):
+    nodes = [*rounded_product(dtype), *NORMED]
+    check(tmp_path, dtype, False, nodes, ["normed", "sum"], "QuantMatMulAddRmsNorm")
 
 
 @pytest.mark.parametrize(

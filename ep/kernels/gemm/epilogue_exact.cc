@@ -149,10 +149,6 @@ void StoreInt8(const Tile& tile, const Result& c, const Epilogue& epilogue) {
 }  // namespace
 
 void StoreTile(const Tile& tile, const Result& c, const Epilogue& epilogue, const StoredIntegers* integers) {
-  if (epilogue.gated_columns > 0) {
-    DispatchFloats("Gemm", c.dtype, [&](auto type) { StoreGated<decltype(type)>(tile, c, epilogue.gated_columns); });
-    return;
-  }
   if (integers) {
     Correct(tile, epilogue.integers, *integers);
     if (c.dtype == DType::kInt32) {
@@ -165,6 +161,10 @@ void StoreTile(const Tile& tile, const Result& c, const Epilogue& epilogue, cons
     SubtractFloatZeros(tile, epilogue.integers.b_float_zero_point, integers->row_sums);
   }
   Scale(tile, epilogue);
+  if (epilogue.gated_columns > 0) {
+    DispatchFloats("Gemm", c.dtype, [&](auto type) { StoreGated<decltype(type)>(tile, c, epilogue.gated_columns); });
+    return;
+  }
   Add(tile, epilogue.addend);
   ScaleRows(tile, epilogue.total_scale);
   if (epilogue.activation) epilogue.activation(tile.sums, tile.rows * kPanelColumns);

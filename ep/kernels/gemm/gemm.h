@@ -80,8 +80,8 @@ struct Epilogue {
   void (*activation)(float* values, int64_t count) = nullptr;
   PerLine<float> output_scale = {}, output_offset = {};  // per column
   IntegerTerms integers = {};
-  // Not 0: B was packed by PackGated or PackQuantizedGated, and C has so many columns, silu(gate) * value. Nothing else
-  // of this struct is set.
+  // Not 0: B was packed by PackGated or PackQuantizedGated, and C has so many columns, silu(gate) * value, of floats.
+  // Nothing else of this struct is set but scales before the addend; those of columns lie in the order of the panels.
   int64_t gated_columns = 0;
 
   // Adds the values of `bias` from element `first` on to the columns: int32 to the sums of integers, floats as the

@@ -10,19 +10,20 @@ namespace {
 constexpr int64_t kPastCaches = 32 << 20;
 constexpr int64_t kLine = 64;
 
+bool Scales(const Epilogue& epilogue) {
+  return epilogue.alpha != 1.0f || epilogue.column_scale.data || epilogue.row_scale.data || epilogue.total_scale.data;
+}
+
 bool Serves(const Result& c, const Epilogue& epilogue, const StoredIntegers* integers) {
   if (!Features().avx512 || epilogue.activation) return false;
   if (c.dtype == DType::kInt8 || (c.dtype == DType::kBFloat16 && !Features().avx512_bf16)) return false;
   if (epilogue.column_scale.data && epilogue.column_scale.stride > 1) return false;
   if (epilogue.addend.data && epilogue.addend.column_stride != 1) return false;
+  if (epilogue.gated_columns > 0 && (integers || Scales(epilogue))) return false;
   if (!integers) return true;
   const IntegerTerms& terms = epilogue.integers;
   return integers->b_shift == 0 && !terms.b_zero_point.data && !terms.b_float_zero_point.data &&
          (!terms.bias.data || terms.bias.stride == 1);
-}
-
-bool Scales(const Epilogue& epilogue) {
-  return epilogue.alpha != 1.0f || epilogue.column_scale.data || epilogue.row_scale.data || epilogue.total_scale.data;
 }
 
 bool Computes(const Result& c, const Epilogue& epilogue) {

@@ -22,12 +22,15 @@ class NormedProduct {
   gemm::PackedMatrix weight;
   TensorView residual, gamma, y, sum;  // y or sum may be absent
   double epsilon;
+  gemm::Epilogue scaled = {};  // of the product
 
   // In the launch of `op`.
   void Run(const char* op) const {
     // The norm reads the rounded sum, which nothing else may want: then it is where the norm will be.
     const gemm::Result c{sum ? sum.data : y.data, residual.dtype, weight.columns};
-    gemm::Multiply(rows, weight, c, {.addend = {residual.data, residual.dtype, weight.columns, 1}});
+    gemm::Epilogue epilogue = scaled;
+    epilogue.addend = {residual.data, residual.dtype, weight.columns, 1};
+    gemm::Multiply(rows, weight, c, epilogue);
     if (!y) return;
     DispatchFloats(op, residual.dtype, [&](auto tag) {
       using T = decltype(tag);

@@ -31,6 +31,39 @@ std::optional<WeightProduct> QuantizedProduct(const GraphNode& node) {
   return product;
 }
 
+// Whether npu_dynamic_quant has made these rows and their scales, one for each of them, whatever their axes.
+bool AreRoundedRows(const FusionGraph& graph, const ValueView& rows, const ValueView& scale) {
+  if (graph.of_group()) return true;
+  const GraphNode* node = graph.Producer(rows);
+  return node != nullptr && node == graph.Producer(scale) && node->domain == "npu" &&
+         node->view.op_type == "NPUDynamicQuant" && node->outputs[0].name == rows.name &&
+         node->view.attributes.String("quant_mode", "pertoken") == "pertoken";
+}
+
+// npu_quant_matmul of int8 with a result of 16-bit floats, without offset, bias and groups.
+std::optional<WeightProduct> IntegerProduct(const FusionGraph& graph, const GraphNode& node) {
+  enum In { kX1, kX2, kScale, kOffset, kRowScale, kBias, kYScale };
+  constexpr int64_t kFloat16 = 1, kBFloat16 = 27;  // as output_dtype names them
+  const std::vector<ValueView>& inputs = node.inputs;
+  for (const size_t other : {kOffset, kBias, kYScale})
+    if (IsGiven(inputs, other)) return std::nullopt;
+  const ValueView &weight = inputs[kX2], &scale = inputs[kScale];
+  const int64_t result = node.view.attributes.Int("output_dtype", 0);
+  if ((result != kFloat16 && result != kBFloat16) || !node.view.attributes.Ints("group_sizes", {}).empty())
+    return std::nullopt;
+  if (!IsMatrix(weight) || weight.dtype != DType::kInt8 || inputs[kX1].dtype != DType::kInt8) return std::nullopt;
+  if (!scale.constant || scale.dtype != DType::kFloat32 || scale.StaticElements() != weight.shape[1] ||
+      scale.shape.back() != weight.shape[1])
+    return std::nullopt;
+  WeightProduct product{
+      .prefix = "Quant", .columns = weight.shape[1], .inputs = {inputs[kX1], weight, scale}, .result = result};
+  if (IsGiven(inputs, kRowScale)) {
+    if (!AreRoundedRows(graph, inputs[kX1], inputs[kRowScale])) return std::nullopt;
+    product.last.push_back(inputs[kRowScale]);
+  }
+  return product;
+}
+
 }  // namespace
 
 std::optional<WeightProduct> TakeWeightProduct(FusionMatch& match, const ValueView& value) {
@@ -39,8 +72,10 @@ std::optional<WeightProduct> TakeWeightProduct(FusionMatch& match, const ValueVi
     if (!IsMatrix(weight)) return std::nullopt;
     return WeightProduct{.prefix = "", .columns = weight.shape[1], .inputs = matmul->inputs};
   }
-  const GraphNode* quantized = match.TakeProducer(value, "NPUWeightQuantBatchMatmulV2", "npu");
-  return quantized == nullptr ? std::nullopt : QuantizedProduct(*quantized);
+  if (const GraphNode* quantized = match.TakeProducer(value, "NPUWeightQuantBatchMatmulV2", "npu"))
+    return QuantizedProduct(*quantized);
+  const GraphNode* integers = match.TakeProducer(value, "NPUQuantMatmul", "npu");
+  return integers == nullptr ? std::nullopt : IntegerProduct(match.graph(), *integers);
 }
 
 }  // namespace npu::provider

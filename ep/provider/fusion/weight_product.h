@@ -15,6 +15,7 @@ struct WeightProduct {
   std::vector<ValueView> inputs;     // the joined operator's first
   std::vector<ValueView> last = {};  // and its last, if the product has it
   Attributes attributes = {};
+  std::optional<int64_t> result = {};  // the code of its type, where the inputs do not tell
 };
 
 // The product that computes `value`; takes its node.

@@ -23,4 +23,5 @@ def gated_product(swiglu: ir.Node) -> Group | None:
         return None
     inputs, outputs = product.inputs | product.last_inputs, {"Y": swiglu.outputs[0]}
     op_type = f"{product.prefix}GatedMatMul"
-    return Group(op_type, search.nodes, inputs, outputs, product.attributes)
+    attributes = product.attributes + ([] if product.result is None else [product.result])
+    return Group(op_type, search.nodes, inputs, outputs, attributes)

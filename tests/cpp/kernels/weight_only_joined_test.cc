@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "doctest/doctest.h"
@@ -110,8 +111,8 @@ double Silu(double x) { return x / (1 + std::exp(-x)); }
 double RoundingOf(DType dtype) { return dtype == DType::kFloat16 ? 0x1p-11 : 0x1p-8; }
 
 void CheckGated(const Case& c) {
-  INFO(NameOf(c.dtype), " m ", c.m, " n ", c.n, " k ", c.k, " group ", c.group, " int4 ", c.int4, " offset ", c.offset,
-       " rounded ", c.rounded);
+  INFO(std::string(NameOf(c.dtype)), " m ", c.m, " n ", c.n, " k ", c.k, " group ", c.group, " int4 ", c.int4,
+       " offset ", c.offset, " rounded ", c.rounded);
   const Reference r(c);
   std::vector<HostTensor> inputs{r.x, r.Weight(), r.scale};
   if (c.offset) inputs.push_back(r.offset);
@@ -134,8 +135,8 @@ void CheckGated(const Case& c) {
 }
 
 void CheckNormed(const Case& c) {
-  INFO(NameOf(c.dtype), " m ", c.m, " n ", c.n, " k ", c.k, " group ", c.group, " int4 ", c.int4, " offset ", c.offset,
-       " rounded ", c.rounded);
+  INFO(std::string(NameOf(c.dtype)), " m ", c.m, " n ", c.n, " k ", c.k, " group ", c.group, " int4 ", c.int4,
+       " offset ", c.offset, " rounded ", c.rounded);
   const Reference r(c);
   const HostTensor residual = HostTensor::Random(c.dtype, {1, c.m, c.n}, 5),
                    gamma = HostTensor::Random(c.dtype, {c.n}, 6);

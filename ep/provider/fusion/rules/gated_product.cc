@@ -21,6 +21,7 @@ std::optional<FusedNode> MatchGatedProduct(const FusionGraph& graph, const Graph
                   .outputs = last.outputs,
                   .attributes = std::move(product->attributes),
                   .nodes = match.nodes()};
+  if (product->result) fused.attributes.Set("output_dtype", *product->result);
   fused.inputs.insert(fused.inputs.end(), product->last.begin(), product->last.end());
   return fused;
 }
