@@ -78,8 +78,11 @@ void HostStream::LaunchAlways(const char* op, std::function<void(const Status&)>
 
 std::shared_ptr<HostMarker> HostStream::Mark() {
   auto marker = std::make_shared<HostMarker>(queue_.progress());
-  // Otherwise it has passed and needs no thread.
-  if (!queue_.never_used() || on_caller_.load(std::memory_order_acquire)) Enqueue({.marker = marker});
+  if (!queue_.never_used() || on_caller_.load(std::memory_order_acquire)) {
+    Enqueue({.marker = marker});
+  } else {
+    marker->Stamp(status());  // it has passed and needs no thread
+  }
   return marker;
 }
 

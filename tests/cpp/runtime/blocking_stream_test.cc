@@ -127,6 +127,19 @@ TEST_CASE("a blocking launch that fails stops its stream until the error is repo
   CHECK(ran);
 }
 
+TEST_CASE("an event behind a blocking launch that failed has the failure") {
+  BlockingStream t;
+  t.blocking->Launch("Add", [] { throw std::runtime_error("expected 3, got 4"); });
+  Event behind(*t.backend);
+  behind.Record(*t.blocking);
+  CHECK_THROWS_WITH(behind.Synchronize(), "[Add] expected 3, got 4");
+  bool ran = false;
+  t.stream().Wait(behind);
+  t.stream().Launch("Mul", [&] { ran = true; });
+  CHECK_THROWS_WITH(t.stream().Synchronize(), "[Add] expected 3, got 4");
+  CHECK_FALSE(ran);
+}
+
 TEST_CASE("a task of a blocking stream cannot wait for its own stream, but launch on it") {
   BlockingStream t;
   std::vector<int> log;
