@@ -75,6 +75,8 @@ class Backend {
   virtual bool StreamQuery(BackendStream* stream) = 0;
   // Blocks until the work enqueued before has ended. Does not clear a failure: every waiter receives it.
   virtual Status StreamSynchronize(BackendStream* stream) = 0;
+  // How the work that has ended did. Does not wait, also when another thread launches meanwhile.
+  virtual Status StreamStatus(BackendStream* stream) = 0;
   // If the stream stopped for `failure` (null: for any failure), work enqueued from here on runs again.
   virtual void StreamResume(BackendStream* stream, Status failure) = 0;
 

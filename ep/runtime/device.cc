@@ -86,7 +86,7 @@ void Device::Synchronize() {
   };
   streams_->Visit([&](Stream& stream) {
     if (!backend_.StreamQuery(stream.handle())) return record(stream.id(), stream.handle());
-    statuses.push_back(stream.Told(backend_.StreamSynchronize(stream.handle())));
+    statuses.push_back(stream.Told(backend_.StreamStatus(stream.handle())));
   });
   streams_->VisitLeaving([&](BackendStream* stream) {
     if (!backend_.StreamQuery(stream)) record(/*id: of no live stream*/ 0, stream);

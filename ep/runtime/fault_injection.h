@@ -52,6 +52,7 @@ class FaultInjection final : public Backend, public BackendExtensions {
   void Memset(BackendStream* stream, void* dst, int value, size_t bytes) override;
   bool StreamQuery(BackendStream* stream) override { return backend_->StreamQuery(stream); }
   Status StreamSynchronize(BackendStream* stream) override;
+  Status StreamStatus(BackendStream* stream) override { return backend_->StreamStatus(stream); }
   void StreamResume(BackendStream* stream, Status failure) override;
 
   BackendEvent* CreateEvent(bool timing) override;

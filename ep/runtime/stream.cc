@@ -138,7 +138,7 @@ void Stream::Wait(const Event& event) {
 bool Stream::Query() {
   if (Recording::Any()) Recording::CheckWaitFor(*this, "query");
   if (!device_.backend().StreamQuery(handle_)) return false;
-  ThrowIfFailed(Told(device_.backend().StreamSynchronize(handle_)));
+  ThrowIfFailed(Told(device_.backend().StreamStatus(handle_)));
   return true;
 }
 

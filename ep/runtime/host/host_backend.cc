@@ -69,6 +69,7 @@ void HostBackend::Memset(BackendStream* stream, void* dst, int value, size_t byt
 
 bool HostBackend::StreamQuery(BackendStream* stream) { return Host(stream)->Idle(); }
 Status HostBackend::StreamSynchronize(BackendStream* stream) { return Host(stream)->Synchronize(); }
+Status HostBackend::StreamStatus(BackendStream* stream) { return Host(stream)->status(); }
 void HostBackend::StreamResume(BackendStream* stream, Status failure) { Host(stream)->Resume(std::move(failure)); }
 
 BackendEvent* HostBackend::CreateEvent(bool) { return new HostEvent; }

@@ -51,6 +51,7 @@ class HostBackend : public Backend, public BackendExtensions {
   void Memset(BackendStream* stream, void* dst, int value, size_t bytes) override;
   bool StreamQuery(BackendStream* stream) override;
   Status StreamSynchronize(BackendStream* stream) override;
+  Status StreamStatus(BackendStream* stream) override;
   void StreamResume(BackendStream* stream, Status failure) override;
 
   BackendEvent* CreateEvent(bool timing) override;

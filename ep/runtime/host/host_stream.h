@@ -34,6 +34,8 @@ class HostStream final : public BackendStream {
   bool Idle() const { return queue_.pending() == 0 && !on_caller_.load(std::memory_order_acquire); }
   // Waits for everything launched before.
   Status Synchronize();
+  // Of the work that has ended.
+  Status status() const;
   // If the stream stopped for `failure` (null: for any failure), work launched from here on runs again.
   void Resume(Status failure);
 
@@ -46,7 +48,6 @@ class HostStream final : public BackendStream {
   void Run(Command& command);
   void Throttle();
   void Stop(Status status);  // keeps an earlier one
-  Status status() const;
 
   const std::string thread_name_;
   const int device_;

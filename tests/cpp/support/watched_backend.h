@@ -19,6 +19,8 @@ class WatchedBackend : public Backend {
   // The number of following calls that throw.
   std::atomic<int> failing_records{0}, failing_always{0};
   std::atomic<int> event_queries{0};
+  // Called after each query of a stream, with its result.
+  std::function<void(BackendStream*, bool)> after_query;
 
   const char* name() const override { return host_->name(); }
   int DeviceCount() const override { return host_->DeviceCount(); }
@@ -46,8 +48,13 @@ class WatchedBackend : public Backend {
     host_->CopyNow(device, dst, src, bytes, kind);
   }
   void Memset(BackendStream* s, void* dst, int value, size_t bytes) override { host_->Memset(s, dst, value, bytes); }
-  bool StreamQuery(BackendStream* s) override { return host_->StreamQuery(s); }
+  bool StreamQuery(BackendStream* s) override {
+    const bool idle = host_->StreamQuery(s);
+    if (after_query) after_query(s, idle);
+    return idle;
+  }
   Status StreamSynchronize(BackendStream* s) override { return host_->StreamSynchronize(s); }
+  Status StreamStatus(BackendStream* s) override { return host_->StreamStatus(s); }
   void StreamResume(BackendStream* s, Status failure) override { host_->StreamResume(s, std::move(failure)); }
   BackendEvent* CreateEvent(bool timing) override { return host_->CreateEvent(timing); }
   void DestroyEvent(BackendEvent* e) override { host_->DestroyEvent(e); }
