@@ -19,13 +19,17 @@ constexpr const char* kOwnsAlready =
     "This NPUGraph instance already owns a captured graph. To capture a new graph, create a new instance.";
 
 void LaunchReplay(const std::shared_ptr<GraphNodes>& nodes, Stream& stream) {
-  if (nodes->any_always) {
-    // For a stream that failed before and so skips the replay.
-    stream.LaunchAlways("graph", [nodes](const Status& status) {
-      if (status != nullptr) SkipReplay(*nodes, status);
-    });
-  }
-  stream.LaunchHost("graph", Task([nodes, draws = TakeDraws(*nodes)] { RunReplay(*nodes, draws); }));
+  const auto ran = nodes->any_always ? std::make_shared<bool>(false) : nullptr;
+  stream.LaunchHost("graph", Task([nodes, ran, draws = TakeDraws(*nodes)] {
+                      if (ran != nullptr) *ran = true;
+                      RunReplay(*nodes, draws);
+                    }));
+  if (ran == nullptr) return;
+  // For a stream that had failed and so skipped the replay. Another thread may have resumed it meanwhile.
+  stream.LaunchAlways("graph", [nodes, ran](const Status& status) {
+    if (*ran) return;
+    SkipReplay(*nodes, status != nullptr ? status : MakeFailure("[graph] skipped behind failed work of its stream"));
+  });
 }
 
 }  // namespace

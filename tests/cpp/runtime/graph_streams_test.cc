@@ -15,6 +15,7 @@
 #include "ep/runtime/spin.h"
 #include "tests/cpp/support/device_bytes.h"
 #include "tests/cpp/support/test_device.h"
+#include "tests/cpp/support/watched_backend.h"
 
 namespace npu {
 namespace {
@@ -49,6 +50,28 @@ void Beside(Stream& origin, Stream& other, F&& f) {
   join.Record(other);
   origin.Wait(join);
 }
+
+// Between the two parts in which a replay is enqueued, work of another thread gets into the stream, and fails.
+class Interrupting : public test::WatchedBackend {
+ public:
+  Interrupting() : WatchedBackend(kLimit) {}
+  static constexpr size_t kLimit = size_t{1} << 28;
+  std::atomic<bool> armed{false};
+
+  void LaunchHost(BackendStream* s, const char* op, Task task) override {
+    WatchedBackend::LaunchHost(s, op, std::move(task));
+    Interrupt(s);
+  }
+  void LaunchAlways(BackendStream* s, const char* op, std::function<void(const Status&)> task) override {
+    WatchedBackend::LaunchAlways(s, op, std::move(task));
+    Interrupt(s);
+  }
+
+ private:
+  void Interrupt(BackendStream* s) {
+    if (armed.exchange(false)) Launch(s, "bad", Task([] { throw std::runtime_error("no luck"); }), 0);
+  }
+};
 
 struct TwoDevices {
   static constexpr size_t kLimit = size_t{1} << 28;
@@ -198,6 +221,26 @@ TEST_CASE("graph: a replay on a failed stream signals its events as failures") {
   graph.Replay(*t.side);
   external.Wait(*waiter);
   waiter->Synchronize();
+}
+
+TEST_CASE("graph: a failure of other work while a replay is enqueued loses none of its events") {
+  Interrupting backend;
+  Device device(backend, 0, Interrupting::kLimit);
+  const auto side = device.CreateStream(), waiter = device.CreateStream();
+  ExternalEvent external;
+  Graph graph;
+  graph.CaptureBegin(*side);
+  external.Record(*side);
+  graph.CaptureEnd(*side);
+  backend.armed = true;
+  graph.Replay(*side);
+  external.Wait(*waiter);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (!waiter->Query() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+  CHECK(waiter->Query());
+  external.Record(device.default_stream());  // ends a wait in vain
+  waiter->Synchronize();
+  CHECK_THROWS_WITH_AS(side->Synchronize(), "[bad] no luck", Error);
 }
 
 TEST_CASE("graph: a trace shows the parts of every branch") {
