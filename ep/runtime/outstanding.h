@@ -26,7 +26,7 @@ class Outstanding {
   static std::vector<std::shared_ptr<const Event>> Of(const Device& device);
   // Waits for this thread's work on the device and forgets it, collecting its failures.
   static void Wait(const Device& device, Failures& failures);
-  // The same for the work of every thread, without forgetting it.
+  // The same for the work of every thread, without forgetting that of live threads.
   static void WaitForAll(const Device& device, Failures& failures);
 
  private:

@@ -317,6 +317,20 @@ TEST_CASE("status: a thread's next work follows, and inherits failures of, work 
   CHECK_THROWS_AS(run->Synchronize(), Error);
 }
 
+TEST_CASE("status: a failure left by a thread that has ended is reported by the next wait for the device") {
+  TestDevice t;
+  const auto run = t.device.CreateStream(0, StreamOwner::kOne);
+  Break(*run);
+  OnAnotherThread([&] {
+    const auto end = std::make_shared<Event>(*t.backend);
+    end->Record(*run);
+    Outstanding::Add(t.device, end);
+  });
+  CHECK_THROWS_WITH(run->Synchronize(), "[bad] no");
+  CHECK_THROWS_WITH(t.device.Synchronize(), "[bad] no");
+  t.device.Synchronize();
+}
+
 TEST_CASE("status: work after an event that follows a failed run is skipped") {
   TestDevice t;
   const auto run = t.device.CreateStream(0, StreamOwner::kOne);
