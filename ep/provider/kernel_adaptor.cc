@@ -170,9 +170,11 @@ class MemcpyKernel final : public OrtKernelImpl {
     api_.Check(api_.ort.KernelContext_GetOutput(context, 0, type.dims, type.rank, &output));
     void* stream = nullptr;
     api_.Check(api_.ort.KernelContext_GetGPUComputeStream(context, &stream));
-    if (stream != nullptr) runs_->Enter(*static_cast<Stream*>(stream));
-    CopyTensor(api_, device_, static_cast<Stream*>(stream), input, to_host_ ? Place::kDevice : Place::kHost, output,
+    auto* const on = static_cast<Stream*>(stream);
+    const bool own = on == nullptr || runs_->Enter(*on);
+    CopyTensor(api_, device_, on, input, to_host_ ? Place::kDevice : Place::kHost, output,
                to_host_ ? Place::kHost : Place::kDevice);
+    if (!own) on->Synchronize();
   }
 
   const Api& api_;

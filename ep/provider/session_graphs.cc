@@ -57,7 +57,7 @@ void SessionGraphs::Replay(int id) {
     found->second.last_used = ++uses_;
     graph = found->second.graph.get();
   }
-  runs_->Enter(stream_);
+  (void)runs_->Enter(stream_);  // the stream is waited for
   graph->Replay(stream_);
   stream_.Synchronize();
 }

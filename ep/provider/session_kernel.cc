@@ -141,9 +141,9 @@ void SessionKernel::Compute(OrtKernelContext* ort_context) const {
   Named([&] {
     if (graphs_ != nullptr) graphs_->BeginPart();
     Context context(api_, device_, signature_, ort_context);
-    if (context.run_stream() != nullptr) runs_->Enter(*context.run_stream());
+    const bool own = context.run_stream() != nullptr && runs_->Enter(*context.run_stream());
     // Without a stream, and with values in host memory, ORT expects the results when Compute returns.
-    if (context.run_stream() == nullptr || host_memory_) {
+    if (!own || host_memory_) {
       RunToEnd(context.stream(), [&] { kernel_->Compute(context); });
     } else {
       kernel_->Compute(context);

@@ -82,8 +82,7 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   Backend& backend = device_.device().backend();
   // This thread's work in other runs must not delay the caller's stream, which other threads may share.
   if (!elsewhere && Outstanding::Any()) run->after = Outstanding::Of(device_.device());
-  const bool idle = backend.StreamQuery(stream.handle());
-  if (!idle || backend.StreamSynchronize(stream.handle()) != nullptr) {
+  if (!backend.StreamQuery(stream.handle()) || backend.StreamStatus(stream.handle()) != nullptr) {
     auto reached = std::make_shared<Event>(backend);
     backend.EventRecord(reached->handle(), stream.handle());
     run->after.push_back(std::move(reached));
@@ -101,38 +100,100 @@ void SessionRuns::Join(Run& run, Stream& stream) {
   run.streams.push_back(&stream);
 }
 
-void SessionRuns::Enter(Stream& stream) {
+bool SessionRuns::Enter(Stream& stream) {
   if (const auto run = current.lock(); run != nullptr && run->owner == this) {
-    if (run->entered == &stream) return;
+    if (run->entered == &stream) return true;
     std::lock_guard lock(mutex_);
+    for (const auto& other : runs_)
+      if (other != run && Close(*other, stream)) Resume(stream);
     Join(*run, stream);
     run->entered = &stream;
-    return;
+    return true;
   }
-  // One of onnxruntime's own threads: its run is unknown, so the stream follows every caller.
-  std::lock_guard lock(mutex_);
-  for (const auto& run : runs_) Join(*run, stream);
+  // One of onnxruntime's own threads, whose work belongs to any of the runs in progress.
+  Ends before;
+  {
+    std::lock_guard lock(mutex_);
+    if (runs_.size() == 1) {
+      Join(*runs_.front(), stream);
+      return true;
+    }
+    for (const auto& run : runs_) {
+      Close(*run, stream);
+      run->unknown_work = true;
+      before.insert(before.end(), run->after.begin(), run->after.end());
+    }
+  }
+  const MayBlock scope;
+  // Their failures are left to the runs they concern: see Settle.
+  for (const auto& event : before) device_.device().backend().EventSynchronize(event->handle());
+  return false;
 }
 
 void SessionRuns::EnterCurrent(Stream& stream) {
   const auto run = current.lock();
-  if (run != nullptr && &run->owner->device_.device() == &stream.device()) run->owner->Enter(stream);
+  if (run != nullptr && &run->owner->device_.device() == &stream.device()) (void)run->owner->Enter(stream);
 }
 
-void SessionRuns::Settle() {
-  const auto run = current.lock();
-  if (run == nullptr || run->owner != this) return;
-  std::vector<Stream*> streams;
-  {
-    std::lock_guard lock(mutex_);
-    streams = run->streams;
+// The run's work on the stream becomes one of its ends; false: there was none, or it is over and succeeded.
+bool SessionRuns::Close(Run& run, Stream& stream) {
+  const auto found = std::find(run.streams.begin(), run.streams.end(), &stream);
+  if (found == run.streams.end()) return false;
+  Backend& backend = device_.device().backend();
+  std::shared_ptr<Event> end;
+  if (!backend.StreamQuery(stream.handle()) || backend.StreamStatus(stream.handle()) != nullptr) {
+    end = std::make_shared<Event>(backend);
+    run.ends.reserve(run.ends.size() + 1);
+    backend.EventRecord(end->handle(), stream.handle());
+    run.ends.push_back(end);
   }
+  run.streams.erase(found);
+  run.entered = nullptr;
+  return end != nullptr;
+}
+
+void SessionRuns::Resume(Stream& stream) { device_.device().backend().StreamResume(stream.handle(), nullptr); }
+
+SessionRuns::Unclosed SessionRuns::CloseAll(Run& run) {
+  Unclosed unclosed;
+  for (Stream* stream : std::vector<Stream*>(run.streams)) {
+    try {
+      if (Close(run, *stream)) Resume(*stream);
+    } catch (...) {
+      unclosed.why = std::current_exception();
+    }
+  }
+  unclosed.streams = std::exchange(run.streams, {});
+  return unclosed;
+}
+
+Status SessionRuns::Await(const std::vector<Stream*>& streams) {
   Backend& backend = device_.device().backend();
   const MayBlock scope;
   Status failed;
   for (Stream* stream : streams) {
     const Status status = backend.StreamSynchronize(stream->handle());
-    if (status != nullptr) backend.StreamResume(stream->handle(), nullptr);
+    if (status != nullptr) Resume(*stream);
+    if (failed == nullptr) failed = status;
+  }
+  return failed;
+}
+
+void SessionRuns::Settle() {
+  const auto run = current.lock();
+  if (run == nullptr || run->owner != this) return;
+  Ends ends;
+  Unclosed unclosed;
+  {
+    std::lock_guard lock(mutex_);
+    unclosed = CloseAll(*run);
+    ends = std::exchange(run->ends, {});
+    if (run->unknown_work) ends.insert(ends.end(), run->after.begin(), run->after.end());
+  }
+  Status failed = Await(unclosed.streams);
+  const MayBlock scope;
+  for (const auto& end : ends) {
+    const Status status = device_.device().backend().EventSynchronize(end->handle());
     if (failed == nullptr) failed = status;
   }
   ThrowIfFailed(failed);
@@ -146,6 +207,7 @@ void SessionRuns::SettleCurrent(Device& device) {
 void SessionRuns::End() {
   const auto run = current.lock();
   if (run == nullptr || run->owner != this) return;
+  Unclosed unclosed;
   {
     std::lock_guard lock(mutex_);
     runs_.erase(std::find(runs_.begin(), runs_.end(), run));
@@ -154,12 +216,15 @@ void SessionRuns::End() {
       return work.told == ThisThreadNumber() ||
              (work.told == 0 && device_.device().backend().EventQuery(work.done->handle()));
     });
+    unclosed = CloseAll(*run);
   }
   current.reset();
-  std::exception_ptr failed;
-  for (Stream* stream : run->streams) {
+  // Work that cannot be ordered by an event must be over when this returns.
+  std::exception_ptr failed = unclosed.why;
+  if (const Status status = Await(unclosed.streams)) failed = std::make_exception_ptr(FailedBefore(status));
+  for (const auto& end : run->ends) {
     try {
-      Leave(*run, *stream);
+      Leave(*run, end);
     } catch (...) {
       if (failed == nullptr) failed = std::current_exception();
     }
@@ -167,27 +232,18 @@ void SessionRuns::End() {
   if (failed != nullptr) std::rethrow_exception(failed);
 }
 
-void SessionRuns::Leave(const Run& run, Stream& stream) {
+void SessionRuns::Leave(const Run& run, const std::shared_ptr<const Event>& end) {
   Backend& backend = device_.device().backend();
-  const bool idle = backend.StreamQuery(stream.handle());
-  if (idle && backend.StreamSynchronize(stream.handle()) == nullptr) return;
-  std::shared_ptr<Event> done;
   try {
-    done = std::make_shared<Event>(backend);
-    backend.EventRecord(done->handle(), stream.handle());
-    if (run.caller != nullptr) backend.StreamWaitEvent(run.caller->handle(), done->handle());
+    if (run.caller != nullptr) backend.StreamWaitEvent(run.caller->handle(), end->handle());
   } catch (...) {
-    // Work that can no longer be ordered by an event must be over when this returns.
     const MayBlock scope;
-    const Status status = backend.StreamSynchronize(stream.handle());
-    backend.StreamResume(stream.handle(), nullptr);
-    ThrowIfFailed(status);
+    ThrowIfFailed(backend.EventSynchronize(end->handle()));
     throw;
   }
-  backend.StreamResume(stream.handle(), nullptr);  // errors do not carry over to the next run on this stream
-  if (run.caller == nullptr) Outstanding::Add(device_.device(), done);
+  if (run.caller == nullptr) Outstanding::Add(device_.device(), end);
   std::lock_guard lock(mutex_);
-  unawaited_.push_back({run.caller == nullptr ? 0 : ThisThreadNumber(), std::move(done)});
+  unawaited_.push_back({run.caller == nullptr ? 0 : ThisThreadNumber(), end});
 }
 
 void SessionRuns::Wait() {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -30,9 +31,11 @@ class SessionRuns {
   // Begins a run on this thread. `compute_stream` as above; 0: the session's. `caller`: what CallerStream() returned on
   // the thread that submitted the run; empty: this thread submitted it.
   void Begin(uintptr_t compute_stream = 0, const std::string& caller = {});
-  // To be called before work of the run is enqueued on `stream`.
-  void Enter(Stream& stream);
-  // The same for this thread's run of any session.
+  // To be called before work of the run is enqueued on `stream`. False on a thread of onnxruntime's own while several
+  // runs are in progress: the caller must then wait for that work and report its failure, because nobody else can know
+  // whose it is.
+  [[nodiscard]] bool Enter(Stream& stream);
+  // The same for this thread's run of any session; no effect on a thread of onnxruntime's own.
   static void EnterCurrent(Stream& stream);
   // Waits for the work of this thread's run and throws its failure, which no later run then sees.
   void Settle();
@@ -48,12 +51,15 @@ class SessionRuns {
   void ReleaseAfterRuns(std::function<void()> release);
 
  private:
+  using Ends = std::vector<std::shared_ptr<const Event>>;
   struct Run {
     SessionRuns* owner;
-    std::vector<std::shared_ptr<const Event>> after = {};  // of the caller's stream, and of its unawaited runs
+    Ends after = {};                    // of the caller's stream, and of its unawaited runs
     Stream* caller = nullptr;           // stream to be ordered behind the run; null: this thread's next work
-    std::vector<Stream*> streams = {};  // streams with work of the run
+    std::vector<Stream*> streams = {};  // streams with work of this run only
+    Ends ends = {};                     // of its work on streams that have left it
     const Stream* entered = nullptr;    // the last stream that this thread entered
+    bool unknown_work = false;          // Enter may have returned false for this run
   };
   // This thread's run. A session may fail after Begin, and end without End: its run is gone with it.
   static thread_local std::weak_ptr<Run> current;
@@ -65,7 +71,20 @@ class SessionRuns {
 
   Stream& CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const;
   void Join(Run& run, Stream& stream);
-  void Leave(const Run& run, Stream& stream);
+  // Onnxruntime gives a stream to the next run before it tells of the end of the last one. So a stream leaves its run
+  // under the lock: what the run has enqueued there ends with an event, behind which the stream goes on without the
+  // failures of the run.
+  bool Close(Run& run, Stream& stream);
+  void Resume(Stream& stream);
+  // Streams whose end no event could mark, and why.
+  struct Unclosed {
+    std::vector<Stream*> streams;
+    std::exception_ptr why;
+  };
+  Unclosed CloseAll(Run& run);
+  // Waits for streams; returns the first of their failures, with which they do not go on.
+  Status Await(const std::vector<Stream*>& streams);
+  void Leave(const Run& run, const std::shared_ptr<const Event>& end);
 
   DeviceState& device_;
   const uintptr_t compute_stream_;

@@ -54,10 +54,14 @@ def model() -> bytes:
 MODEL = model()
 
 
-def make_session(device: int, **options: Any) -> ort.InferenceSession:
+def make_session(device: int, parallel: bool = False, **options: Any) -> ort.InferenceSession:
     options["device_id"] = device
     providers = [(onnxruntime_npu.get_ep_name(), options)]
-    return ort.InferenceSession(MODEL, providers=providers)
+    settings = ort.SessionOptions()
+    if parallel:
+        settings.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+        settings.inter_op_num_threads = 3
+    return ort.InferenceSession(MODEL, settings, providers=providers)
 
 
 class Difference(AssertionError):
@@ -67,12 +71,13 @@ class Difference(AssertionError):
 class Worker:
     """One thread's work: each step releases everything that it used."""
 
-    def __init__(self, number: int, seed: int) -> None:
+    def __init__(self, number: int, seed: int, shared: list[ort.InferenceSession]) -> None:
         self.random = random.Random(seed * 1000 + number)
         self.numpy = np.random.default_rng(seed * 1000 + number)
         self.device = number % 2
         self.table = self.numpy.standard_normal((ROWS, COLUMNS), dtype=np.float32)
         self.sessions = [make_session(self.device)]
+        self.shared = shared[self.device]  # with other threads
         self.counts: Counter[str] = Counter()
         torch.npu.set_device(self.device)
         # Used by this thread only: on a shared stream errors may also be reported to other threads.
@@ -102,7 +107,7 @@ class Worker:
         np.testing.assert_allclose(got, self.expected(indices), rtol=1e-5, atol=1e-6)
 
     def session(self) -> ort.InferenceSession:
-        return self.random.choice(self.sessions)
+        return self.random.choice([self.shared, *self.sessions])
 
     def run(self) -> None:
         indices, bad = self.indices()
@@ -278,12 +283,13 @@ def stress(seconds: float, seed: int, threads: int = 8) -> Counter[str]:
     torch_device.register()
     failures: list[str] = []
     counts: Counter[str] = Counter()
+    shared = [make_session(device, parallel=True) for device in range(2)]
     stop, finished = time.monotonic() + seconds, threading.Event()
 
     def work(number: int) -> None:
         worker = None
         try:
-            worker = Worker(number, seed)
+            worker = Worker(number, seed, shared)
             while time.monotonic() < stop and not failures:
                 worker.step()
         except BaseException:
