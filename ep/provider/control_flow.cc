@@ -4,6 +4,7 @@
 #include <array>
 
 #include "ep/provider/copy.h"
+#include "ep/provider/session_runs.h"
 #include "ep/provider/sync_stream.h"
 #include "ep/runtime/run_to_end.h"
 #include "ep/runtime/strided_copy.h"
@@ -44,6 +45,7 @@ class LoopHelper final : public OrtLoopKernelHelper {
 
  private:
   void Join(Stream* stream, const OrtValue* const* values, size_t count, char* output, size_t bytes) const {
+    if (stream != nullptr) SessionRuns::EnterCurrent(*stream);
     for (size_t i = 0; i < count; ++i) {
       size_t size = 0;
       api_.Check(api_.ort.GetTensorSizeInBytes(values[i], &size));
@@ -98,7 +100,10 @@ class ScanHelper final : public OrtScanKernelHelper {
       LaunchStridedCopy(on, "Scan", MakeStridedPair(shape, strides), BytesFor(DTypeOfElement(type.element), 1), to,
                         DataOf(api_, input));
     };
-    if (stream != nullptr) return launch(*stream);
+    if (stream != nullptr) {
+      SessionRuns::EnterCurrent(*stream);
+      return launch(*stream);
+    }
     RunToEnd(device_.host_stream(), [&] { launch(device_.host_stream()); });
   }
 

@@ -68,6 +68,35 @@ def test_run_async_follows_the_submitting_threads_stream():
     np.testing.assert_array_equal(outputs[0], np.full(100, 9, np.float32))
 
 
+def test_scan_turns_its_inputs_after_the_callers_work():
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "x"], ["t"]), helper.make_node("Identity", ["t"], ["y"])],
+        "body",
+        [helper.make_tensor_value_info(name, FLOAT, [10]) for name in "sx"],
+        [helper.make_tensor_value_info(name, FLOAT, [10]) for name in "ty"],
+    )
+    scan = helper.make_node(
+        "Scan", ["s", "xs"], ["t", "ys"], body=body, num_scan_inputs=1, scan_input_axes=[1]
+    )
+    session = npu_session(
+        make_model(
+            [scan],
+            [("s", FLOAT, [10]), ("xs", FLOAT, [10, 10])],
+            [("t", FLOAT, [10]), ("ys", FLOAT, [10, 10])],
+        )
+    )
+    blocked = Blocked()
+    x, start = filled_late(blocked), torch.zeros(10, device="npu")
+    with torch.npu.stream(blocked.stream):
+        feed = {
+            "s": onnxruntime_npu.ortvalue_from_torch(start),
+            "xs": onnxruntime_npu.ortvalue_from_torch(x.view(10, 10)),
+        }
+        blocked.open_later()
+        outputs = session.run(None, feed)
+    np.testing.assert_array_equal(outputs[0], np.full(10, 30, np.float32))
+
+
 def test_caller_work_runs_after_an_unsynchronised_run():
     nodes, last = [], "x"
     for i in range(40):
