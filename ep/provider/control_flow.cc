@@ -104,7 +104,8 @@ class ScanHelper final : public OrtScanKernelHelper {
       SessionRuns::EnterCurrent(*stream);
       return launch(*stream);
     }
-    RunToEnd(device_.host_stream(), [&] { launch(device_.host_stream()); });
+    const DeviceState::OwnStream own(device_);
+    RunToEnd(*own, [&] { launch(*own); });
   }
 
   const Api& api_;

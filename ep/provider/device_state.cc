@@ -14,6 +14,36 @@ thread_local Stream* captured_stream = nullptr;
 
 }  // namespace
 
+Stream& DeviceState::TakeStream() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idle_streams_.empty()) {
+      Stream* stream = idle_streams_.back();
+      idle_streams_.pop_back();
+      return *stream;
+    }
+  }
+  auto stream = device_.CreateStream(0, StreamOwner::kOne);
+  std::lock_guard lock(mutex_);
+  idle_streams_.reserve(own_streams_.size() + 1);
+  own_streams_.push_back(std::move(stream));
+  return *own_streams_.back();
+}
+
+void DeviceState::GiveStream(Stream& stream) {
+  std::lock_guard lock(mutex_);
+  idle_streams_.push_back(&stream);
+}
+
+void DeviceState::ShareFreeBlocks() {
+  std::vector<Stream*> streams;
+  {
+    std::lock_guard lock(mutex_);
+    streams = idle_streams_;
+  }
+  for (Stream* stream : streams) device_.allocator().ShareFreeBlocks(*stream);
+}
+
 void* DeviceState::Allocate(size_t bytes, Stream* stream) {
   if (stream == nullptr) {
     if (void* lent = LentMemory::Take(device_.index(), bytes)) return lent;
@@ -26,7 +56,8 @@ void* DeviceState::Allocate(size_t bytes, Stream* stream) {
     return ptr;
   }
   if (stream != nullptr) return device_.allocator().Allocate(bytes, *stream);
-  void* ptr = device_.allocator().Allocate(bytes, *host_stream_);
+  const OwnStream idle(*this);  // nothing runs on it, so that its memory is free for every stream
+  void* ptr = device_.allocator().Allocate(bytes, *idle);
   if (ptr != nullptr) {
     std::lock_guard lock(mutex_);
     streamless_[ptr] = ++allocations_;

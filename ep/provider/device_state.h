@@ -15,12 +15,26 @@ namespace npu::provider {
 
 class DeviceState {
  public:
-  explicit DeviceState(Device& device) : device_(device), host_stream_(device.CreateStream()) {}
+  explicit DeviceState(Device& device) : device_(device) {}
 
   Device& device() const { return device_; }
-  // For work that must be done when the call returns: copies without a stream, pre-packing. No run of a session uses
-  // it.
-  Stream& host_stream() const { return *host_stream_; }
+  // A stream for work that must be done when the call returns, such as pre-packing. No other thread uses it meanwhile:
+  // sessions that are created at the same time would receive each other's failures, and memory that is free in the
+  // order of the work, but not yet for others.
+  class OwnStream {
+   public:
+    explicit OwnStream(DeviceState& device) : device_(device), stream_(device.TakeStream()) {}
+    ~OwnStream() { device_.GiveStream(stream_); }
+    OwnStream(const OwnStream&) = delete;
+    OwnStream& operator=(const OwnStream&) = delete;
+    Stream& operator*() const { return stream_; }
+
+   private:
+    DeviceState& device_;
+    Stream& stream_;
+  };
+  // Lets every stream take the memory that such work and allocations without a stream have freed.
+  void ShareFreeBlocks();
 
   // `stream` null: usable immediately on every stream.
   void* Allocate(size_t bytes, Stream* stream);
@@ -47,9 +61,13 @@ class DeviceState {
   bool CapturesHere() const;
 
  private:
+  Stream& TakeStream();
+  void GiveStream(Stream& stream);
+
   Device& device_;
-  std::unique_ptr<Stream> host_stream_;
   std::mutex mutex_;
+  std::vector<std::unique_ptr<Stream>> own_streams_;
+  std::vector<Stream*> idle_streams_;  // of these, the last used at the back; has room for all
   std::unordered_map<const void*, uint64_t> streamless_;  // sequence number of its allocation
   uint64_t allocations_ = 0;                              // without a stream
   // Memory of captures that is in use.

@@ -89,7 +89,7 @@ class Ep final : public OrtEp {
       return Guard(me.api_.ort, [&] {
         me.CheckDecisions();
         // Packing has left free memory behind, which runs can use.
-        me.device_.device().allocator().ShareFreeBlocks(me.device_.host_stream());
+        me.device_.ShareFreeBlocks();
       });
     };
     if (capturing) captured = log_;

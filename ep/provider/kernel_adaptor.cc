@@ -133,9 +133,10 @@ class KernelAdaptor final : public OrtKernelImpl {
       view.data = const_cast<void*>(data);
     }
     bool packed = false;
-    RunToEnd(device_.host_stream(), [&] {
-      const bool shared = constants_->Share(signature.input_names[input], kernel_->kernel(), input, view);
-      packed = !shared && kernel_->kernel().PrePack(input, view, device_.host_stream());
+    const DeviceState::OwnStream own(device_);
+    RunToEnd(*own, [&] {
+      const bool shared = constants_->Share(signature.input_names[input], kernel_->kernel(), input, view, *own);
+      packed = !shared && kernel_->kernel().PrePack(input, view, *own);
     });
     signature.input_packed[input] = packed;
     return packed;

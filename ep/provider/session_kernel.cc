@@ -1,5 +1,6 @@
 #include "ep/provider/session_kernel.h"
 
+#include <optional>
 #include <utility>
 
 #include "ep/provider/allocator.h"
@@ -104,7 +105,11 @@ class Context final : public OpContext {
     return workspaces_.back();
   }
 
-  Stream& stream() override { return run_stream_ != nullptr ? *run_stream_ : device_.host_stream(); }
+  Stream& stream() override {
+    if (run_stream_ != nullptr) return *run_stream_;
+    if (!own_) own_.emplace(device_);
+    return **own_;
+  }
   Stream* run_stream() const { return run_stream_; }
 
  private:
@@ -113,6 +118,7 @@ class Context final : public OpContext {
   const Signature& signature_;
   OrtKernelContext* context_;
   Stream* run_stream_ = nullptr;
+  std::optional<DeviceState::OwnStream> own_;  // in place of the run's
   std::vector<void*> workspaces_;
 };
 

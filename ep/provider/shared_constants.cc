@@ -39,7 +39,8 @@ bool SharedConstants::CanShare(const Constant& constant, const TensorView& view)
   return wanted;
 }
 
-bool SharedConstants::Share(const std::string& name, const Kernel& kernel, size_t input, const TensorView& view) {
+bool SharedConstants::Share(const std::string& name, const Kernel& kernel, size_t input, const TensorView& view,
+                            Stream& stream) {
   const auto found = constants_.find(name);
   if (found == constants_.end() || !CanShare(found->second, view)) return false;
   std::vector<Reader>& readers = found->second.readers;
@@ -51,7 +52,7 @@ bool SharedConstants::Share(const std::string& name, const Kernel& kernel, size_
     bool reorder = true;
     for (const Reader& reader : readers) {
       dynamic_cast<SharedMatrixReader&>(*reader.kernel)
-          .UsePanels(reader.input, view, std::exchange(reorder, false), device_.host_stream());
+          .UsePanels(reader.input, view, std::exchange(reorder, false), stream);
     }
   }
   return true;

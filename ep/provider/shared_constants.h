@@ -22,8 +22,8 @@ class SharedConstants {
   void AddReader(const std::string& name, Kernel& kernel, size_t input);
   void RemoveReader(const Kernel& kernel);
   // Called when the constant is offered to a kernel: whether its readers share it, so that none keeps a copy. The last
-  // of these calls packs it.
-  bool Share(const std::string& name, const Kernel& kernel, size_t input, const TensorView& constant);
+  // of these calls packs it, on `stream`.
+  bool Share(const std::string& name, const Kernel& kernel, size_t input, const TensorView& constant, Stream& stream);
 
  private:
   struct Reader {

@@ -164,6 +164,7 @@ std::optional<Fusion> FindPackingNode(const Api& api, const Options& options, De
   const std::unique_ptr<Kernel> kernel = MakeFusedKernel(fusion, options, node.name);
   PackingProbe probe;
   const PackedBlocksScope scope(&probe);
+  const DeviceState::OwnStream own(device);
   for (size_t i = 0; i < inputs.size(); ++i) {
     if (inputs[i].info == nullptr || !inputs[i].constant) continue;
     TensorView view;
@@ -174,7 +175,7 @@ std::optional<Fusion> FindPackingNode(const Api& api, const Options& options, De
     api.Check(api.ort.GetTensorData(ConstantValue(api, inputs[i]), &data));
     view.data = const_cast<void*>(data);
     try {
-      RunToEnd(device.host_stream(), [&] { kernel->PrePack(i, view, device.host_stream()); });
+      RunToEnd(*own, [&] { kernel->PrePack(i, view, *own); });
     } catch (const PackingProbe::Packs&) {
       return fusion;
     }

@@ -156,7 +156,10 @@ class FusedKernel final : public OrtNodeComputeInfo {
       const bool in_place = on_host || IsReachable(given);
       const TensorView offered = in_place ? given : constants_.Copy(given, place);
       bool packed = false;
-      RunToEnd(device_.host_stream(), [&] { packed = kernel_.kernel().PrePack(i, offered, device_.host_stream()); });
+      {
+        const DeviceState::OwnStream own(device_);
+        RunToEnd(*own, [&] { packed = kernel_.kernel().PrePack(i, offered, *own); });
+      }
       signature.input_packed[i] = packed;
       if (!packed) signature.constants[i] = in_place ? constants_.Copy(given, place) : offered;
       if (packed && !in_place && offered.data != nullptr) constants_.DropLast();
