@@ -169,7 +169,8 @@ void RowRounding::RoundRow(int64_t m0, int64_t i, Groups groups) {
 
 // Rows m0 + i to m0 + i + 3 of an A of floats as rows of one sliver. False, and nothing is stored, where they are not
 // in the order in which vectors round them.
-bool RowRounding::RoundFourRows(int64_t m0, int64_t i, Groups groups) {
+bool RowRounding::RoundFourRows([[maybe_unused]] int64_t m0, [[maybe_unused]] int64_t i,
+                                [[maybe_unused]] Groups groups) {
 #if defined(__AVX512F__)
   if (order_.unit != 4 || order_.bytes != 1 || a_.column_stride != 1) return false;
   const Place to = PlaceOf(i);
