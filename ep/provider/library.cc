@@ -5,6 +5,7 @@
 #include <mutex>
 #include <string>
 
+#include "ep/provider/bound_values.h"
 #include "ep/provider/custom_ops.h"
 #include "ep/provider/ep.h"
 #include "ep/provider/factory.h"
@@ -78,6 +79,15 @@ NPU_EXPORT const char* NpuEndAssignmentCapture() noexcept {
     return json.c_str();
   } catch (...) {
     return "";
+  }
+}
+
+// What this thread's next runs have bound, in UTF-8: see bound_values.h.
+NPU_EXPORT void NpuSetBoundValues(const char* values) noexcept {
+  try {
+    npu::provider::SetBoundValues(values);
+  } catch (...) {
+    npu::provider::SetBoundValues({});
   }
 }
 

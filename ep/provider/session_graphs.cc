@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ep/provider/bound_values.h"
 #include "ep/runtime/error.h"
 
 namespace npu::provider {
@@ -34,6 +35,7 @@ void SessionGraphs::EndRun() {
   {
     std::lock_guard lock(mutex_);
     graphs_[run_id_].graph = std::move(graph);
+    graphs_[run_id_].bound = BoundValues();
     if (graphs_.size() > kMostGraphs) {
       const auto older = [](const auto& a, const auto& b) { return a.second.last_used < b.second.last_used; };
       graphs_[run_id_].last_used = ++uses_;
@@ -54,6 +56,7 @@ void SessionGraphs::Replay(int id) {
     std::lock_guard lock(mutex_);
     const auto found = graphs_.find(id);
     NPU_CHECK(found != graphs_.end(), "[graph] expected the number of a captured graph, got ", id);
+    CheckSameValues(id, found->second.bound, BoundValues());
     found->second.last_used = ++uses_;
     graph = found->second.graph.get();
   }

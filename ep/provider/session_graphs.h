@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 
 #include "ep/provider/device_state.h"
@@ -37,7 +38,8 @@ class SessionGraphs {
   void EndRun();
   bool capturing() const { return run_ != nullptr; }
   bool Captured(int id) const;
-  // Waits, and throws the failure of a launch.
+  // Waits, and throws the failure of a launch. Throws before it launches if the caller has bound other values than at
+  // the capture.
   void Replay(int id);
   void Release(int id);  // no effect without a graph of that number
 
@@ -58,6 +60,7 @@ class SessionGraphs {
   mutable std::mutex mutex_;  // onnxruntime may call Captured() at any time
   struct Kept {
     std::unique_ptr<Graph> graph;
+    std::string bound;  // see BoundValues
     uint64_t last_used = 0;
   };
   std::map<int, Kept> graphs_;

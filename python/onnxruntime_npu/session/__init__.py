@@ -3,6 +3,7 @@
 - ``provider_library``: the library's path and its own C functions.
 - ``registration``: registers the provider with onnxruntime, on import of the package.
 - ``session_hook``: session features that a plugin provider cannot implement.
+- ``bound_values``: what runs that are replayed have bound.
 - ``node_assignment``: the provider of each node of a session, and the reason.
 - ``ortvalue``: values in NPU memory.
 

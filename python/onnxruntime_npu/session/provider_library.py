@@ -42,6 +42,7 @@ def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(get_library_path())
     library.NpuBeginAssignmentCapture.restype = None
     library.NpuEndAssignmentCapture.restype = ctypes.c_char_p
+    library.NpuSetBoundValues.restype = None
     library.NpuProviderOptions.restype = ctypes.c_char_p
     return library
 
@@ -58,6 +59,11 @@ def end_assignment_capture() -> list[dict[str, Any]] | None:
     """
     text = _library().NpuEndAssignmentCapture().decode("utf-8", errors="replace")
     return json.loads(text) if text else None
+
+
+def set_bound_values(values: str) -> None:
+    """Tells the provider what this thread's next runs have bound (ep/provider/bound_values.h)."""
+    _library().NpuSetBoundValues(values.encode())
 
 
 def provider_options() -> list[ProviderOption]:

@@ -18,6 +18,8 @@ module wraps it, only for sessions that may use the NPU, to
 - read a model in onnxruntime's own format by way of ONNX (:mod:`.ort_format`);
 - keep small constants inside a compiled model whose weights are in a file of their own
   (:mod:`.compiled_model`);
+- tell the provider which values the run of a session with graphs has bound
+  (:mod:`.bound_values`);
 - tell the provider where the environment's library of MPI is, if it has one (``mpich``);
 - pass the submitting thread's current stream to a run that onnxruntime starts on one of its own
   threads (``run_async``).
@@ -41,7 +43,7 @@ from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
-from . import compiled_model, ort_format, provider_library
+from . import bound_values, compiled_model, ort_format, provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -95,6 +97,7 @@ def install() -> None:
     create._npu_hook = True  # type: ignore[attr-defined]
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
     InferenceSession.run_async = _ordered(InferenceSession.run_async)  # type: ignore[method-assign]
+    bound_values.install()
 
 
 def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
@@ -112,6 +115,12 @@ def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
         if getattr(self, DECISIONS, None) is None:
             return run_async(self, output_names, input_feed, callback, user_data, run_options)
         options = RunOptions() if run_options is None else run_options
+        if bound_values.has_graphs(self) and _run_entry(options, "gpu_graph_id") != "-1":
+            raise C.InvalidArgument(
+                "[run_async] expected a session without enable_npu_graph, or the run option "
+                "gpu_graph_id -1, got values in host memory, which a graph does not read; bind "
+                "values in NPU memory and call run_with_iobinding"
+            )
         options.add_run_config_entry(_CALLER_KEY, _C.caller_stream(_device_of(self)))
 
         def done(*results: Any) -> None:
@@ -249,6 +258,13 @@ def _entry(options: Any, key: str) -> str:
     try:
         return str(options.get_session_config_entry(key))
     except Exception:  # onnxruntime has no other way to say that the entry is not set
+        return ""
+
+
+def _run_entry(options: RunOptions, key: str) -> str:
+    try:
+        return str(options.get_run_config_entry(key))
+    except Exception:  # as above
         return ""
 
 
