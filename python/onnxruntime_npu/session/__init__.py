@@ -4,6 +4,7 @@
 - ``registration``: registers the provider with onnxruntime, on import of the package.
 - ``session_hook``: session features that a plugin provider cannot implement.
 - ``bound_values``: what runs that are replayed have bound.
+- ``given_initializers``: weights that session options are given.
 - ``node_assignment``: the provider of each node of a session, and the reason.
 - ``ortvalue``: values in NPU memory.
 

@@ -18,6 +18,7 @@ module wraps it, only for sessions that may use the NPU, to
 - read a model in onnxruntime's own format by way of ONNX (:mod:`.ort_format`);
 - keep small constants inside a compiled model whose weights are in a file of their own
   (:mod:`.compiled_model`);
+- use weights that ``SessionOptions.add_initializer`` is given (:mod:`.given_initializers`);
 - tell the provider which values the run of a session with graphs has bound
   (:mod:`.bound_values`);
 - tell the provider where the environment's library of MPI is, if it has one (``mpich``);
@@ -31,7 +32,6 @@ import contextlib
 import functools
 import io
 import itertools
-import os
 import re
 import sys
 import warnings
@@ -43,11 +43,10 @@ from onnxruntime import InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
-from . import bound_values, compiled_model, ort_format, provider_library
+from . import bound_values, compiled_model, given_initializers, ort_format, provider_library
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
-_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _SCHEMAS_KEY = "npu.schemas_registered"
 _UNKNOWN_OP = re.compile(r"\bnpu:(\w+)\(-?\d+\) is not a registered function/op")
 _NO_GRAPH = "cannot use the graph capture feature"
@@ -87,7 +86,7 @@ def install() -> None:
         if isinstance(providers, str):  # onnxruntime would read its letters as names
             raise _no_fallback(ValueError("'providers' should not be a string."), providers)
         try:
-            with _in_onnx(self):
+            with _in_onnx(self), _with_given_weights(self, providers):
                 _create(self, make, _device_id(providers or [], provider_options or []))
         except (ValueError, RuntimeError) as error:
             if not providers:
@@ -98,6 +97,7 @@ def install() -> None:
     InferenceSession._create_inference_session = create  # type: ignore[method-assign]
     InferenceSession.run_async = _ordered(InferenceSession.run_async)  # type: ignore[method-assign]
     bound_values.install()
+    given_initializers.install()
 
 
 def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
@@ -183,6 +183,13 @@ def _in_onnx(session: Any) -> Iterator[None]:
         yield
 
 
+def _with_given_weights(session: Any, providers: Any) -> contextlib.AbstractContextManager[None]:
+    options = session._sess_options
+    if options is None or not (providers or options.has_providers()):  # it has the CPU only
+        return contextlib.nullcontext()
+    return given_initializers.read_as_weights(session)
+
+
 def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     if session._sess_options is None:
         session._sess_options = C.get_default_session_options()
@@ -226,17 +233,8 @@ def _make_bare(session: Any, make: Callable[[], None]) -> None:
     if changed is None:
         make()
         return
-    options, path, given = session._sess_options, session._model_path, session._model_bytes
-    folder = _entry(options, _FOLDER_KEY)
-    if path:  # beside which its weights may lie
-        options.add_session_config_entry(_FOLDER_KEY, os.path.dirname(os.path.abspath(path)))
-    session._model_path, session._model_bytes = None, changed
-    try:
+    with given_initializers.read_instead(session, changed):
         make()
-    finally:
-        session._model_path, session._model_bytes = path, given
-        if path:
-            options.add_session_config_entry(_FOLDER_KEY, folder)
 
 
 def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
