@@ -365,3 +365,43 @@ def test_the_profiler_of_autograd_measures_operators_by_events(x, capfd):
     assert times["aten::mm"] > 0 and times["aten::relu"] > 0
     assert times["aten::exp"] == 0  # captured, not run
     assert "Exception in RecordFunction callback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("kineto", [True, False])
+def test_tables_are_sorted_by_the_columns_of_npu(x, kineto, capfd):
+    if kineto:
+        profile = torch.profiler.profile(profile_memory=True)
+    else:
+        profile = torch.autograd.profiler.profile(use_device="npu", profile_memory=True)
+    with profile:
+        for _ in range(3):
+            (x @ x).relu()
+    events = profile.key_averages()
+    for column in (
+        "npu_time",
+        "npu_time_total",
+        "self_npu_time_total",
+        "npu_memory_usage",
+        "self_npu_memory_usage",
+    ):
+        plain = column.replace("npu", "device")
+        assert events.table(sort_by=column) == events.table(sort_by=plain)
+        assert [getattr(e, column) for e in events] == [getattr(e, plain) for e in events]
+    assert max(event.npu_time_total for event in events) > 0
+    assert max(event.self_npu_memory_usage for event in events) > 0
+    single = profile.events() if kineto else profile.function_events
+    assert {event.npu_time_total_str for event in single} != {"0.000us"}
+    capfd.readouterr()
+
+
+def test_stacks_are_exported_by_the_time_of_npu(x, tmp_path):
+    verbose = torch._C._profiler._ExperimentalConfig(verbose=True)  # else torch keeps no stacks
+    with torch.profiler.profile(with_stack=True, experimental_config=verbose) as profile:
+        x @ x
+    path = tmp_path / "stacks"
+    profile.export_stacks(str(path), "self_npu_time_total")
+    with_cuda = tmp_path / "cuda"
+    profile.export_stacks(str(with_cuda), "self_cuda_time_total")
+    assert path.read_text() == with_cuda.read_text() != ""
+    with pytest.raises(ValueError, match="metric should be one of"):
+        profile.export_stacks(str(path), "self_tpu_time_total")

@@ -143,10 +143,6 @@ class _NpuTrace:
         finish(trace, self._marks, self._metadata)
         return trace
 
-    def export_stacks(self, path: str, metric: str = "self_cpu_time_total") -> None:
-        """Write call stacks with their times; ``metric`` is self_cpu_ or self_npu_time_total."""
-        super().export_stacks(path, metric.replace("npu", "cuda"))  # type: ignore[misc]
-
     def add_metadata(self, key: str, value: str) -> None:
         """Add a text to the trace under ``key``."""
         self._metadata[_text("add_metadata", key)] = _text("add_metadata", value)

@@ -21,7 +21,7 @@ from ..torch_bridge import (
     set_sync_debug_mode,
     tensor_over,
 )
-from . import data_parallel, process_copies, process_group, refused_layouts
+from . import data_parallel, process_copies, process_group, profiler_columns, refused_layouts
 from .compilation import compile_npu_graphs_without_inductor
 
 __all__ = [
@@ -76,6 +76,7 @@ def register() -> None:
         data_parallel.register(DEVICE_TYPE)
         process_copies.register(DEVICE_TYPE)
         refused_layouts.register()
+        profiler_columns.name_after(DEVICE_TYPE)
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
         definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
         torch_library.register_on_npu(extension.register_fused)
