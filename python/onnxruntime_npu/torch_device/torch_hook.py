@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec
-from types import ModuleType
+
+from .after_import import after_import
 
 
 def define_operators_with_torch() -> None:
     """Define the operators now if torch is loaded, otherwise right after its import."""
-    if "torch" in sys.modules:
-        _define()
-    elif not any(isinstance(finder, _TorchFinder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _TorchFinder())
+    after_import("torch", _define)
 
 
 def _define() -> None:
@@ -33,32 +27,3 @@ def _define() -> None:
             torch_device.register()
     except Exception as error:
         warnings.warn(f"torch has no device 'npu': {error}", stacklevel=2)
-
-
-class _TorchFinder(MetaPathFinder):
-    """Finds torch by the other finders and runs the definitions after its import.
-
-    It stays until then: packages such as transformers ask whether there is a torch, by
-    ``importlib.util.find_spec``, long before they import it.
-    """
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != "torch":
-            return None
-        others = [f for f in sys.meta_path if f is not self and hasattr(f, "find_spec")]
-        found = (f.find_spec(name, path, target) for f in others)
-        spec = next((spec for spec in found if spec is not None), None)
-        if spec is None or spec.loader is None:
-            return spec
-        execute = spec.loader.exec_module
-
-        def execute_and_define(module: ModuleType) -> None:
-            execute(module)
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            _define()
-
-        spec.loader.exec_module = execute_and_define  # type: ignore[method-assign]
-        return spec
