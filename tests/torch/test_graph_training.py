@@ -1,6 +1,7 @@
 """Training inside graphs: captured steps, graphed callables with gradients, updates, events."""
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -102,6 +103,11 @@ def test_graphed_callables_refuse_unsupported_modules():
         npu.make_graphed_callables(buffered, sample)
     with pytest.raises(RuntimeError, match="tensors only"):
         npu.make_graphed_callables(model(), (3,))
+    for on_cpu, given in ((model().cpu(), (sample[0].cpu(),)), (model(), (sample[0].cpu(),))):
+        with pytest.raises(RuntimeError, match="on npu, got a tensor on cpu"):
+            npu.make_graphed_callables(on_cpu, given)
+    with pytest.raises(RuntimeError, match="on npu, got a tensor on cpu"):
+        npu.make_graphed_callables(model().cpu(), sample)
     with pytest.raises(RuntimeError, match="sample_args for 2"):
         npu.make_graphed_callables((model(), model()), (sample,))
     with (
@@ -109,6 +115,15 @@ def test_graphed_callables_refuse_unsupported_modules():
         pytest.raises(RuntimeError, match="cache_enabled=False"),
     ):
         npu.make_graphed_callables(model(), sample)
+
+
+@pytest.mark.no_values
+def test_graphed_callable_without_gradients():
+    x = torch.ones(3, device="npu")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # such as one of an empty graph
+        doubled = npu.make_graphed_callables(lambda a: a + a, (x,))
+    assert doubled(x).shape == x.shape and not doubled(x).requires_grad
 
 
 def attend(query, keys, lengths):

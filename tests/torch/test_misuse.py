@@ -113,6 +113,14 @@ def test_invalid_captures():
     assert not npu.is_current_stream_capturing()
 
 
+def test_empty_capture_warns():
+    x = torch.ones(3)
+    graph = npu.NPUGraph()
+    with pytest.warns(UserWarning, match="The NPU Graph is empty"), npu.graph(graph):
+        x + 1  # on the CPU
+    graph.replay()
+
+
 def test_captures_of_two_threads_are_independent():
     results = []
     captured, other = npu.Stream(), npu.Stream()  # two: streams come from a pool of 32, in turn

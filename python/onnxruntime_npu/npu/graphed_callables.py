@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from .devices import synchronize
@@ -35,8 +35,9 @@ def make_graphed_callables(
         pool: see NPUGraph.capture_begin.
 
     Raises:
-        RuntimeError: autocast caches casts; an argument is not a tensor; the counts differ; a
-            module has hooks, or a buffer that requires a gradient.
+        RuntimeError: autocast caches casts; an argument is not a tensor, or it, a parameter or a
+            buffer is not on npu; the counts differ; a module has hooks, or a buffer that requires a
+            gradient.
     """
     import torch
 
@@ -84,10 +85,21 @@ def _check(function: Callable[..., Any], arguments: Sequence[Any]) -> None:
             raise RuntimeError(
                 "In any make_graphed_callables call, module buffers must have requires_grad=False"
             )
-    if not all(
-        isinstance(a, torch.Tensor) for a in torch.utils._pytree.arg_tree_leaves(*arguments)
-    ):
+    samples = torch.utils._pytree.arg_tree_leaves(*arguments)
+    if not all(isinstance(a, torch.Tensor) for a in samples):
         raise RuntimeError("make_graphed_callables: expected tensors only in sample_args")
+    state = (
+        [*function.parameters(), *function.buffers()]
+        if isinstance(function, torch.nn.Module)
+        else []
+    )
+    for tensor in (*samples, *state):
+        if tensor.device.type != "npu":
+            raise RuntimeError(
+                "[make_graphed_callables] expected sample_args, parameters and buffers on npu, got "
+                f"a tensor on {tensor.device}, whose operators a graph does not replay; move it by "
+                ".npu()"
+            )
 
 
 class _Passes:
@@ -142,14 +154,21 @@ class _Passes:
         with graph(self._forward, pool):
             self._outputs = self._run()
 
+    @property
+    def _is_differentiable(self) -> bool:
+        """Whether a captured output has a gradient."""
+        return any(o.requires_grad for o in self._outputs)
+
     def capture_backward(self, pool: tuple[int, int], unused: bool) -> None:
         import torch
 
         self._output_gradients = [
             torch.empty_like(o) if o.requires_grad else None for o in self._outputs
         ]
-        with graph(self._backward, pool):
-            found = iter(self._differentiate(self._outputs, self._output_gradients, unused))
+        found: Iterator[Any] = iter(())
+        if self._is_differentiable:
+            with graph(self._backward, pool):
+                found = iter(self._differentiate(self._outputs, self._output_gradients, unused))
         self._input_gradients = [
             next(found, None) if t.requires_grad else None
             for t in (*self._inputs, *self._parameters)
@@ -175,7 +194,8 @@ class _Passes:
                 for buffer, given in zip(passes._output_gradients, gradients, strict=True):
                     if buffer is not None:
                         _copy_into(buffer, given)
-                passes._backward.replay()
+                if passes._is_differentiable:
+                    passes._backward.replay()
                 # Not the buffers themselves: a parameter may accumulate in one as its .grad.
                 return tuple(None if g is None else g.clone() for g in passes._input_gradients)
 

@@ -74,12 +74,18 @@ class NPUGraph:
         self._graph.capture_begin((0, 0) if pool is None else tuple(pool), capture_error_mode)
 
     def capture_end(self) -> None:
-        """End the capture, on the stream that began it.
+        """End the capture, on the stream that began it; warns if it is empty.
 
         Raises:
             RuntimeError: another stream; no capture open; a call during the capture was illegal.
         """
         self._graph.capture_end()
+        if len(self) == 0:
+            warnings.warn(
+                "The NPU Graph is empty: a replay does nothing. This usually means that the work "
+                "was launched on another device or stream than that of the capture",
+                stacklevel=2,
+            )
 
     def replay(self) -> None:
         """Launch the captured work on the current stream.
