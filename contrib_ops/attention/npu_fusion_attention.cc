@@ -46,7 +46,8 @@ class FusionAttentionKernel final : public Kernel {
   Dropout MakeDropout(OpContext& ctx, int64_t weights) const {
     const TensorView bits = ctx.Input(In::dropout_mask);
     if (!bits && training_.keep_prob() == 1.0) return {};
-    if (!bits) return {training_.keep_prob(), seed_ != 0 ? seed_ : DrawSeed(ctx.stream()), offset_};
+    if (!bits && seed_ == 0) return {training_.keep_prob(), DrawSeed(ctx.stream()), offset_};
+    if (!bits) return {training_.keep_prob(), DrawnPosition({seed_, offset_})};
     NPU_CHECK(bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8, "[", kOp,
               "] expected dropout_mask uint8 with a bit for each of ", weights, " weights, got ", NameOf(bits.dtype),
               " ", bits.shape);

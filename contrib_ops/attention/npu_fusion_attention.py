@@ -13,8 +13,10 @@ Where torch_npu does not specify the behaviour:
   value row.
 - Dropout keeps weight number n, in the order [B, N, Sq, Skv] (TND: sequence by sequence), where
   word n % 4 of Philox 4x32-10 is below keep_prob * 2^32; its key is seed and its counter is n // 4
-  in the lower and offset in the upper 64 bits. Seed 0 draws a seed from torch's default
-  generator and returns it; a traced call must pass one, and a node of a model draws at random.
+  in the lower and offset in the upper 64 bits. Seed 0 takes both from the default generator of
+  the device, whose offset moves on by the blocks of four weights, and returns them; for the seed 0
+  of a generator, which would mean none, another number. On the CPU it draws a seed from torch's
+  default generator. A traced call must pass one, and a node of a model draws at random.
 - The content of the masks of sparse modes 2, 3, 4, 6, 7 and 8 is not read. In mode 5 the rule and
   the given mask both apply.
 - pse in TND is [B or 1, N, at least the longest Sq or 1, at least the longest Skv], read from its
@@ -58,11 +60,9 @@ op = npu_op(
 
 
 @op.host
-def host(draw_seed, **a):
-    """Draw the seed if there is none, and return seed, offset and numels."""
-    seed = a["seed"]
-    if seed == 0 and 0 < a["keep_prob"] < 1 and a["dropout_mask"] is None:
-        seed = draw_seed()
+def host(draws, **a):
+    """Draw seed and offset if there is no seed, and return them and numels."""
+    seed, offset = a["seed"], a["offset"]
     query, key = a["query"], a["key"]
     layout, numels = a["input_layout"], 0
     lists = a["actual_seq_qlen"], a["actual_seq_kvlen"]
@@ -74,7 +74,9 @@ def host(draw_seed, **a):
         axis = layout.index("S")  # wrong shapes are rejected later
         numels = query.shape[layout.index("B")] * a["head_num"]
         numels *= query.shape[axis] * key.shape[axis]
-    return {"seed": seed}, (seed, a["offset"], numels)
+    if seed == 0 and 0 < a["keep_prob"] < 1 and a["dropout_mask"] is None:
+        seed, offset = draws.position((numels + 3) // 4)
+    return {"seed": seed, "offset": offset}, (seed, offset, numels)
 
 
 @op.backward("query", "key", "value", "pse", "sink")

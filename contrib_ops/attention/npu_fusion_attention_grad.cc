@@ -42,7 +42,7 @@ class FusionAttentionGradKernel final : public Kernel {
 
     GradientProblem g;
     g.forward = std::move(made.problem);
-    g.forward.dropout = {keep_prob, seed_, offset_};
+    g.forward.dropout = {keep_prob, DrawnPosition({seed_, offset_})};
     g.forward.output = training_.OutputRows(output);
     g.forward.row_max = max.as<float>();
     g.forward.row_sum = sum.as<float>();

@@ -20,9 +20,9 @@ _MOST = 2**31 - 1
 
 
 @op.host
-def host(draw_seed, x, count, seed, seed2):
+def host(draws, x, count, seed, seed2):
     """Draw the seed of a call without seeds; a trace keeps it so, and draws when it runs."""
-    drawn = {} if seed or seed2 or is_traced(x) else {"seed": draw_seed()}
+    drawn = {} if seed or seed2 or is_traced(x) else {"seed": draws.seed()}
     return drawn, ()
 
 

@@ -106,6 +106,16 @@ def draw_seed(device: int = -1) -> int:
     return _registered().draw_seed(device)
 
 
+def draw_position(device: int, counters: int) -> tuple[int, int]:
+    """Take blocks of four numbers from a device's default generator; -1 is the current device.
+
+    Returns the seed of the generator, or a number of its own for 0, and the offset at which they
+    begin. In a graph capture the seed only identifies the position, which every replay draws again.
+    """
+    seed, offset = _registered().draw_position(device, counters)
+    return seed, offset
+
+
 @contextmanager
 def next_call_given(results: Sequence[torch.Tensor] = (), seed: int = 0) -> Iterator[None]:
     """Pass arguments outside the schema to the next call of a ``torch.ops.npu`` operator.

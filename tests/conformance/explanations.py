@@ -291,11 +291,6 @@ _EXPLANATIONS = (
         "Its two convolutions draw biases of their own: whether the results are close is chance.",
     ),
     (
-        r"test_npu_flash_attention\.py .*_with_dropmask",
-        "Expects the mask of the generator's seed and offset; the operator draws its seed from the "
-        "generator. The mask of a seed that is given is the expected one.",
-    ),
-    (
         r"test_uce\.py",
         "A rank whose device is stopped leaves out as many steps as pass until its thread restarts "
         "the device, the other leaves out one: they call different numbers of collectives.",

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/runtime/generator_key.h"
 #include "ep/runtime/log.h"
 #include "ep/runtime/worker_thread.h"
 #include "python/csrc/torch/allocator_statistics.h"
@@ -58,6 +59,10 @@ PYBIND11_MODULE(_torch, m) {
   m.def("set_sync_debug_mode", &SetSyncDebugMode);
   m.def("allocator_statistics", &AllocatorStatistics);
   m.def("draw_seed", [](int device) { return DrawSeed(SourceOf(std::nullopt, device), CurrentStream(device)); });
+  m.def("draw_position", [](int device, uint64_t counters) {
+    const PhiloxState drawn = DrawPosition(SourceOf(std::nullopt, device), CurrentStream(device), counters);
+    return std::pair(static_cast<int64_t>(KeyOf(drawn)), static_cast<int64_t>(drawn.offset));
+  });
   m.def("tensor_over", &TensorOver);
   m.def("wait_for_unreleased_graphs", &WaitForUnreleasedGraphs, py::call_guard<py::gil_scoped_release>());
   m.def("register_fused", &RegisterFused);

@@ -10,11 +10,11 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 from . import dtypes as dt
 from .definition_base import Definition
+from .draws import Draws
 from .node_parts import (
     SEED,
     Attribute,
@@ -30,7 +30,7 @@ from .node_parts import (
     split_arguments,
     understood_in_files,
 )
-from .samples import Tolerance, check, default_tolerance
+from .samples import Tolerance, default_tolerance
 from .schema import Argument, Schema, parse_schema
 from .type_codes import NumberType, TypeCodes, TypedBy
 
@@ -43,13 +43,6 @@ class _LazyTorch:
 
 
 torch = _LazyTorch()
-
-_seed_sources: dict[str, Callable[[int], int]] = {}
-
-
-def draw_seeds_with(device_type: str, draw: Callable[[int], int]) -> None:
-    """Let ``draw(device_index)`` provide the seeds of calls on tensors of that device type."""
-    _seed_sources[device_type] = draw
 
 
 class NotPortable(Exception):
@@ -226,11 +219,10 @@ class Op(Definition):
         return Backward(function, arguments, tuple(outputs), tuple(saves), takes_needs)
 
     def host(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Set the host computation before a torch call: ``host(draw_seed, **arguments)``.
+        """Set the host computation before a torch call: ``host(draws, **arguments)``.
 
         It returns the arguments that it changes, by name, and the integer results, which a node
-        does not have. ``draw_seed()`` returns a nonzero number from the device's default
-        generator; in a traced call, which would store the number, it raises.
+        does not have. ``draws`` gives numbers of the device's default generator (``opdef.draws``).
         """
         self.host_function = function
         return function
@@ -300,7 +292,7 @@ class Op(Definition):
         """Return the arguments after the host computation, and the integer results."""
         if self.host_function is None:
             return bound, ()
-        changed, integers = self.host_function(partial(self.draw_seed, bound), **bound)
+        changed, integers = self.host_function(Draws(self.name, bound), **bound)
         return {**bound, **changed}, integers
 
     @property
@@ -330,15 +322,7 @@ class Op(Definition):
             ArgumentError: the call is being traced.
 
         """
-        check(
-            type(torch.empty(0)) is torch.Tensor,
-            f"[{self.name}] expected a seed in a traced call, got 0: the trace would keep the "
-            "number that is drawn",
-        )
-        for value in bound.values():
-            if isinstance(value, torch.Tensor) and value.device.type in _seed_sources:
-                return _seed_sources[value.device.type](value.device.index)
-        return int(torch.randint(1, 2**63 - 1, (1,)))
+        return Draws(self.name, bound).seed()
 
     def iterate_inputs(self, bound: Mapping[str, Any]) -> Iterator[tuple[Input, Any]]:
         """Yield every node input with its argument's value."""

@@ -13,6 +13,7 @@ from .. import torch_bridge
 from ..torch_bridge import (
     allocator_statistics,
     default_generator,
+    draw_position,
     draw_seed,
     fallback_counts,
     is_built,
@@ -28,6 +29,7 @@ __all__ = [
     "DEVICE_TYPE",
     "allocator_statistics",
     "default_generator",
+    "draw_position",
     "draw_seed",
     "fallback_counts",
     "is_built",
@@ -57,7 +59,7 @@ def register() -> None:
             return
         extension = torch_bridge.load()
         from .. import npu
-        from ..opdef import definition, torch_library
+        from ..opdef import draws, torch_library
         from . import unreleased_graphs
 
         torch.utils.rename_privateuse1_backend(DEVICE_TYPE)
@@ -78,7 +80,7 @@ def register() -> None:
         refused_layouts.register()
         profiler_columns.name_after(DEVICE_TYPE)
         extension.set_sync_debug_mode(npu.get_sync_debug_mode())
-        definition.draw_seeds_with(DEVICE_TYPE, draw_seed)
+        draws.draw_with(DEVICE_TYPE, draw_seed, draw_position)
         torch_library.register_on_npu(extension.register_fused)
         torch_bridge.adopt(extension)
         atexit.register(unreleased_graphs.wait, extension)

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <utility>
 
+#include "ep/runtime/generator_key.h"
 #include "ep/runtime/philox.h"
 #include "ep/runtime/random.h"
 
@@ -19,6 +21,7 @@ class Dropout {
     seed_ = std::move(seed);
     offset_ = offset;
   }
+  Dropout(double keep_prob, DrawnPosition position) : Dropout(keep_prob) { position_ = std::move(position); }
   // Weight i is kept if bit i % 8 of byte i / 8 is set.
   Dropout(double keep_prob, const uint8_t* bits) : Dropout(keep_prob) { bits_ = bits; }
 
@@ -34,7 +37,7 @@ class Dropout {
       return;
     }
     constexpr int64_t kBlocks = 32;
-    const Philox generator{seed_.Now(), offset_};
+    const Philox generator = Generator();
     uint32_t words[4 * kBlocks];
     int64_t skip = first % 4;
     for (int64_t block = first / 4; n > 0; block += kBlocks, skip = 0) {
@@ -52,10 +55,17 @@ class Dropout {
         scale_(keep_prob > 0.0 ? static_cast<float>(1.0 / keep_prob) : 0.0f),
         threshold_(static_cast<uint64_t>(keep_prob * 0x1p32)) {}
 
+  Philox Generator() const {
+    if (!position_) return {seed_.Now(), offset_};
+    const PhiloxState now = position_->Now();
+    return {KeyOf(now), now.offset};
+  }
+
   bool active_ = false;
   float scale_ = 1.0f;
   uint64_t threshold_ = 0;
   DrawnSeed seed_;
+  std::optional<DrawnPosition> position_;  // instead of seed_ and offset_
   uint64_t offset_ = 0;
   const uint8_t* bits_ = nullptr;
 };
