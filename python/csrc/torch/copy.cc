@@ -29,6 +29,8 @@ bool SameLayout(const at::Tensor& a, const at::Tensor& b) {
 
 // Two npu tensors of one shape and type, on `stream`.
 void CopyElements(const at::Tensor& to, const at::Tensor& from, Stream& stream) {
+  CheckWithinStorage(to);
+  CheckWithinStorage(from);
   if (SameLayout(to, from)) {
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), to.nbytes(), CopyKind::kDeviceToDevice);
   } else {
@@ -67,6 +69,7 @@ void ToDevice(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     if (!staging.is_same(to)) CopyElements(to, staging, stream);
     return;
   }
+  CheckWithinStorage(to);
   const size_t bytes = to.nbytes();
   if (non_blocking && PinnedMemory::Instance().Contains(from.const_data_ptr())) {
     stream.Copy(to.mutable_data_ptr(), from.const_data_ptr(), bytes, CopyKind::kHostToDevice);
@@ -96,6 +99,7 @@ void ToHost(const at::Tensor& to, const at::Tensor& from, bool non_blocking) {
     if (!host.is_same(to)) const_cast<at::Tensor&>(to).copy_(host);
     return;
   }
+  CheckWithinStorage(from);
   Stream& stream = StreamOf(from);
   const bool waits = !non_blocking || !PinnedMemory::Instance().Contains(to.const_data_ptr());
   if (waits) BeforeImplicitSync();
@@ -188,6 +192,7 @@ at::Tensor& FillTensor(at::Tensor& self, const at::Tensor& value) {
 
 at::Tensor& Zero(at::Tensor& self) {
   if (!self.is_non_overlapping_and_dense()) return FillScalar(self, 0);
+  CheckWithinStorage(self);
   if (self.numel() > 0) StreamOf(self).Memset(self.mutable_data_ptr(), 0, self.nbytes());
   return self;
 }

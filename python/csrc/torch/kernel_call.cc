@@ -16,6 +16,7 @@ namespace npu::aten {
 namespace {
 
 at::Tensor MakeDense(const at::Tensor& tensor) {
+  CheckWithinStorage(tensor);
   at::Tensor dense = Empty(tensor.sizes(), tensor.scalar_type(), tensor);
   LaunchStridedCopy(StreamOf(tensor), "copy", MakeStridedPair(tensor.sizes(), dense.strides(), tensor.strides()),
                     tensor.element_size(), dense.mutable_data_ptr(), tensor.const_data_ptr());
@@ -119,6 +120,7 @@ KernelCall& KernelCall::In(const at::Tensor& tensor, at::IntArrayRef shape) {
 }
 
 KernelCall& KernelCall::Push(const at::Tensor& tensor, at::IntArrayRef shape) {
+  CheckWithinStorage(tensor);
   TensorView view;
   view.dtype = ToDType(tensor.scalar_type());
   view.shape = Shape(shape.data(), shape.size());
@@ -194,9 +196,11 @@ bool KernelCall::Overlaps(const at::Tensor& out, size_t output) const {
 
 void KernelCall::Into(at::TensorList outs) {
   c10::SmallVector<at::Tensor, 2> targets(outs.begin(), outs.end());
-  for (size_t i = 0; i < outs.size(); ++i)
+  for (size_t i = 0; i < outs.size(); ++i) {
+    CheckWithinStorage(outs[i]);
     if (!outs[i].is_contiguous() || Overlaps(outs[i], i))
       targets[i] = Empty(outs[i].sizes(), outs[i].scalar_type(), outs[i]);
+  }
   Run(outs.size(), outs[0].device().index(), [&](size_t i, DType dtype, const Shape& shape) -> void* {
     const at::Tensor& out = outs[i];
     if (dtype != ToDType(out.scalar_type())) targets[i] = Empty(out.sizes(), ToScalarType(dtype), out);

@@ -20,6 +20,7 @@ at::Tensor Flip(const at::Tensor& self, at::IntArrayRef dims) {
   const auto flipped = at::dim_list_to_bitset(dims, static_cast<size_t>(self.dim()));
   at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
   if (out.numel() == 0) return out;
+  CheckWithinStorage(self);
   std::vector<int64_t> strides = self.strides().vec();
   int64_t begin = 0;
   for (int64_t d = 0; d < self.dim(); ++d) {

@@ -42,6 +42,21 @@ void ResizeStorage(c10::StorageImpl& storage, size_t bytes) {
   storage.set_nbytes(bytes);
 }
 
+void CheckWithinStorage(const at::Tensor& tensor) {
+  if (tensor.numel() == 0) return;
+  int64_t end = tensor.storage_offset() + 1;
+  if (tensor.is_contiguous()) {
+    end += tensor.numel() - 1;
+  } else {
+    for (int64_t d = 0; d < tensor.dim(); ++d) end += (tensor.size(d) - 1) * tensor.stride(d);
+  }
+  const auto held = static_cast<int64_t>(tensor.storage().nbytes());
+  const auto bytes = end * static_cast<int64_t>(tensor.element_size());
+  TORCH_CHECK(bytes <= held, "[npu] expected a storage of ", bytes, " bytes or more behind a tensor of sizes ",
+              tensor.sizes(), " and strides ", tensor.strides(), ", got ", held,
+              ": untyped_storage().resize_() has freed them; resize it back before the tensor is used");
+}
+
 namespace {
 
 constexpr c10::DispatchKeySet kKeys{c10::DispatchKey::PrivateUse1};
