@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 from .. import _C
@@ -13,6 +14,28 @@ _names = {"npu", "privateuseone"}  # the device type before and after torch rena
 def accept_as_npu(device_type: str) -> None:
     """Treat devices of this type as npu devices from now on."""
     _names.add(device_type)
+
+
+class Entered:
+    """What a context manager restores: it may be entered again, and by several threads at once."""
+
+    def __init__(self) -> None:
+        self._stacks: dict[int, list[Any]] = {}
+
+    def push(self, before: Any) -> None:
+        """Keep what the calling thread's next exit restores."""
+        self._stacks.setdefault(threading.get_ident(), []).append(before)
+
+    def pop(self) -> Any:
+        """Return what the calling thread's last entry kept; None if there is none."""
+        thread = threading.get_ident()
+        stack = self._stacks.get(thread)
+        if not stack:
+            return None
+        before = stack.pop()
+        if not stack:
+            del self._stacks[thread]
+        return before
 
 
 def is_npu_device(device: Any) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C, torch_bridge
-from ._arguments import checked_index, device_index, is_npu_device
+from ._arguments import Entered, checked_index, device_index, is_npu_device
 from ._lazy import init
 
 __all__ = [
@@ -87,6 +87,8 @@ def set_device(device: Any) -> None:
 class device:
     """Context manager that makes a device current; -1 or None changes nothing.
 
+    One object may be entered again within itself, and by several threads.
+
     Args:
         device: None, an int, a str such as ``"npu:1"``, or a ``torch.device``.
     """
@@ -94,16 +96,20 @@ class device:
     def __init__(self, device: Any) -> None:
         self.idx = -1 if device is None else device_index(device)
         self.prev_idx = -1
+        self._entered = Entered()
 
     def __enter__(self) -> device:
         if self.idx >= 0:
-            self.prev_idx = current_device()
+            before = current_device()
             set_device(self.idx)
+            self._entered.push(before)
+            self.prev_idx = before
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.idx >= 0 and self.prev_idx >= 0:
-            set_device(self.prev_idx)
+        before = self._entered.pop()
+        if before is not None:
+            set_device(before)
 
 
 class device_of(device):

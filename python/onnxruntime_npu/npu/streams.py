@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .. import _C
-from ._arguments import checked_index, stream_handle
+from ._arguments import Entered, checked_index, stream_handle
 from ._lazy import init
 
 __all__ = [
@@ -465,11 +465,14 @@ def set_stream(stream: Stream | None) -> None:
 
 
 class StreamContext:
-    """Context manager that makes a stream and its device current; None changes nothing."""
+    """Context manager that makes a stream and its device current; None changes nothing.
+
+    One object may be entered again within itself, and by several threads.
+    """
 
     def __init__(self, stream: Stream | None) -> None:
         self.stream = stream
-        self._before: tuple[int, Stream, Stream] | None = None
+        self._entered = Entered()
 
     def __enter__(self) -> StreamContext:
         if self.stream is None:
@@ -478,17 +481,17 @@ class StreamContext:
         device = _C.current_device()
         here = current_stream(device)
         there = current_stream(self.stream.device_index)
-        self._before = (device, here, there)
         set_stream(self.stream)
+        self._entered.push((device, here, there))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            device, here, there = self._before
+        before = self._entered.pop()
+        if before is not None:
+            device, here, there = before
             _C.set_stream(there._stream)
             _C.set_stream(here._stream)
             _C.set_device(device)
-            self._before = None
 
 
 def _sleep(cycles: int) -> None:
