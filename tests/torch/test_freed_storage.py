@@ -1,5 +1,6 @@
 """Tensors whose storage was resized: any call is an error, and works after it is resized back."""
 
+import onnxruntime_npu
 import pytest
 import torch
 import torch.nn.functional as F
@@ -65,3 +66,11 @@ def test_optimizer_of_freed_parameters_is_an_error():
 
 def test_freed_storage_has_views_without_elements(freed):
     assert freed[:0].sum().item() == 0 and (freed[:0] + 1).shape == (0,)
+
+
+def test_ort_value_of_a_freed_storage_is_an_error(freed):
+    with pytest.raises(ValueError, match=r"expected a tensor with 20 bytes of memory, got .* 0: "):
+        onnxruntime_npu.ortvalue_from_torch(freed)
+    whole = torch.arange(8.0, device="npu")
+    value = onnxruntime_npu.ortvalue_from_torch(whole[3:])  # an offset is not a lack of memory
+    assert onnxruntime_npu.ortvalue_to_numpy(value).tolist() == [3, 4, 5, 6, 7]

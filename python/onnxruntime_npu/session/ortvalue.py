@@ -137,6 +137,7 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtVal
 
     Raises:
         TypeError: the dtype is not supported in NPU memory.
+        ValueError: the tensor's storage was resized to less than its elements.
     """
     import torch
 
@@ -153,6 +154,12 @@ def ortvalue_from_torch(t: torch.Tensor, device_id: int | None = None) -> OrtVal
 
 
 def _share(t: torch.Tensor, element_type: int) -> OrtValue:
+    held = t.untyped_storage().nbytes() - t.storage_offset() * t.itemsize
+    if t.nbytes > held:
+        raise ValueError(
+            f"[ortvalue_from_torch] expected a tensor with {t.nbytes} bytes of memory, got one "
+            f"with {max(held, 0)}: untyped_storage().resize_() has freed them"
+        )
     return _over(t, t.data_ptr(), t.nbytes, list(t.shape), element_type, t.device.index)
 
 
