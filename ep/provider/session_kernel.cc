@@ -54,6 +54,9 @@ class Context final : public OpContext {
     if (view.elements() != 0) {
       const void* data = nullptr;
       api_.Check(api_.ort.GetTensorData(value, &data));
+      NPU_CHECK(data != nullptr, "[", signature_.op, "] expected memory behind input ", i, " ('",
+                signature_.input_names[i], "') of shape ", view.shape,
+                ", got address 0: bind the address of a tensor whose storage was not freed");
       view.data = const_cast<void*>(data);
     }
     return view;

@@ -10,7 +10,7 @@ import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime_npu import npu
-from provider_models import make_model, npu_session
+from provider_models import add_model, make_model, npu_session
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 ROWS = 50
@@ -229,4 +229,22 @@ def test_graph_replay_reports_no_failure_of_another_run():
     assert len(told) == 1 and f"got {ROWS + 6} " in told[0]
     np.testing.assert_array_equal(
         onnxruntime_npu.ortvalue_to_numpy(result), np.ones((1, 8), np.float32)
+    )
+
+
+def test_input_bound_to_address_0_is_refused():
+    """Such as that of a torch tensor whose storage was freed; onnxruntime refuses it for outputs."""
+    session = npu_session(add_model())
+    one = onnxruntime_npu.ortvalue_from_numpy(np.ones((3, 4), np.float32))
+    result = onnxruntime_npu.ortvalue_from_numpy(np.zeros((3, 4), np.float32))
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", one)
+    binding.bind_input("y", "npu", 0, np.float32, (3, 4), 0)
+    binding.bind_ortvalue_output("z", result)
+    with pytest.raises(Exception, match=r"expected memory behind input 1 \('y'\) .*got address 0"):
+        session.run_with_iobinding(binding)
+    binding.bind_ortvalue_input("y", one)
+    session.run_with_iobinding(binding)
+    np.testing.assert_array_equal(
+        onnxruntime_npu.ortvalue_to_numpy(result), np.full((3, 4), 2.0, np.float32)
     )
