@@ -171,6 +171,7 @@ SLOW_KINDS = (
     "recurrent_gemma",
     "rwkv",
     "starcoder2",
+    "xlstm",
     "zaya",
 )
 

@@ -61,7 +61,19 @@ def test_written_file_is_checked_against_the_eager_model(tmp_path):
     [
         ("openai-gpt", {}, {"cache": "paged"}, r"with a paged cache: .*: pass cache='dynamic'"),
         ("xlnet", {"d_model": 64}, {}, "the logits of its tokens change with later tokens"),
-        ("xlstm", {"num_blocks": 2}, {}, "rows of up to 1024 tokens in one way, .* up to 8"),
+        (
+            "reformer",
+            {
+                "is_decoder": True,
+                "attn_layers": ["local"],
+                "attention_head_size": 16,
+                "num_attention_heads": 4,
+                "axial_pos_embds": False,
+                "local_attn_chunk_length": 8,
+            },
+            {},
+            "rows of up to 4096 tokens in one way, .* up to 8",
+        ),
     ],
 )
 def test_refusals_name_the_reason(tmp_path, model_type, settings, options, reason):

@@ -14,6 +14,7 @@ from onnxruntime_npu import NPUModelForCausalLM, ortvalue_to_numpy
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import export_causal_lm, recurrences
 from onnxruntime_npu.exporter.caches import CACHES, CacheChoice
+from onnxruntime_npu.exporter.matrix_memory import MatrixMemory
 from onnxruntime_npu.exporter.original import keep_original
 from onnxruntime_npu.exporter.proof import NotProven
 from onnxruntime_npu.exporter.state_layers import StateLayer
@@ -118,6 +119,25 @@ def test_weighted_means_keep_exponentials_in_range(magnitude):
     # The same formula in the same order, but for the state before the first token.
     torch.testing.assert_close(actual, expected)
     torch.testing.assert_close(state, torch.stack(sums, 1))
+
+
+@pytest.mark.parametrize("magnitude", [-15.0, 15.0])  # what gates are capped at
+def test_memories_of_matrices_keep_exponentials_in_range(magnitude):
+    """Of chunks, of single tokens after them, and after what earlier tokens have left."""
+    rng = torch.Generator().manual_seed(0)
+    model = tiny_model("xlstm", chunk_size=4)
+    theirs = model.backbone.blocks[0].mlstm_layer.mlstm_backend
+    ours = MatrixMemory(model.config.eps, recurrences.Recurrences())
+    states = [None, None, None]
+    for tokens in (7, 1):
+        sizes = [(tokens, 16)] * 3 + [(tokens,)] * 2
+        given = [torch.randn(2, 4, *size, generator=rng) for size in sizes]
+        given[3] += magnitude
+        expected, kept = theirs(*given, *states)
+        actual, states = ours.forward(*given, *states)
+        # Sums over chunks at once, against token by token.
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(states, kept, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("cache", CACHES)

@@ -50,9 +50,9 @@ def layer_kinds(model: Any) -> list[LayerKind]:
     """
     from transformers import DynamicCache, cache_utils
 
-    mixing = sum(is_time_mixing(module) for module in model.modules())
-    if mixing:
-        return [LayerKind(attends=False, states=2)] * mixing
+    own = [count for module in model.modules() if (count := _own_states(module))]
+    if own:
+        return [LayerKind(attends=False, states=count) for count in own]
     compressed = _compressed(model)
     attending = (cache_utils.DynamicLayer, cache_utils.DynamicSlidingWindowLayer)
     both = (
@@ -106,6 +106,16 @@ def _compressed(model: Any) -> dict[int, Any]:
 def is_time_mixing(module: Any) -> bool:
     """Whether a module is the attention of RWKV, whose layers keep two tokens and sums."""
     return all(hasattr(module, part) for part in ("time_decay", "time_first", "time_mix_value"))
+
+
+def is_matrix_memory(module: Any) -> bool:
+    """Whether a module is the memory of xLSTM, whose layers keep its three parts."""
+    return all(hasattr(module, f"{form}_kernel_fn") for form in ("chunkwise", "sequence", "step"))
+
+
+def _own_states(module: Any) -> int:
+    """Return the states of a module whose model has a class of caches of its own; 0 of others."""
+    return 2 if is_time_mixing(module) else 3 if is_matrix_memory(module) else 0
 
 
 def cache_name(model: Any) -> str | None:

@@ -8,7 +8,7 @@ fused operator or by ONNX's Scan, if that is proven on the arguments of the mode
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -18,12 +18,13 @@ from torch import nn
 from .caches.sequences import Sequences
 from .gated_recurrence import replace_gated_recurrence
 from .lightning_attention import replace_lightning_attention
+from .matrix_memory import replace_matrix_memories
+from .over_tokens import over_tokens
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed_calls
 from .time_mixing import replace_time_mixing
 
 _Tensors = tuple[torch.Tensor, ...]
-_Step = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 class Recurrences:
@@ -94,8 +95,8 @@ class Recurrences:
         if initial is None:
             initial = hidden.new_zeros((hidden.shape[0], hidden.shape[2], A.shape[-1]))
         by_token = [x.transpose(0, 1) for x in (hidden, time, B, C)]
-        state, output = _over_tokens(step, initial.float(), by_token, A.float())
-        output = self._tokens(output.transpose(0, 1))
+        state, output = over_tokens(step, [initial.float()], by_token, A.float())
+        output = self.unpadded(output.transpose(0, 1))
         if D is not None:
             output = output + skipped * D
         output = output.transpose(1, 2)
@@ -142,8 +143,8 @@ class Recurrences:
             initial_states = hidden.new_zeros((hidden.shape[0], *hidden.shape[2:], B.shape[-1]))
         given = (hidden * time[..., None], (A.float() * time).exp(), B, C)
         by_token = [x.transpose(0, 1) for x in given]
-        state, output = _over_tokens(step, initial_states.float(), by_token)
-        output = self._tokens(output.transpose(0, 1))
+        state, output = over_tokens(step, [initial_states.float()], by_token)
+        output = self.unpadded(output.transpose(0, 1))
         if D is not None:
             output = output + skipped * D[:, None]
         return (output, state) if return_final_states else output
@@ -213,8 +214,8 @@ class Recurrences:
             state = decay * state + new
             return state, state.clone()  # scan() takes no result twice
 
-        state, output = _over_tokens(step, initial, [x.transpose(0, 1), gate.transpose(0, 1)])
-        return self._tokens(output.transpose(0, 1)), state
+        state, output = over_tokens(step, [initial], [x.transpose(0, 1), gate.transpose(0, 1)])
+        return self.unpadded(output.transpose(0, 1)), state
 
     def weighted_means(
         self,
@@ -230,14 +231,7 @@ class Recurrences:
         [B, 3, C] is the weighted sum, the sum of weights, and the exponent by which both are
         divided: zeros before the first token, and a sum of weights of at least 1 after it.
         """
-        key, value = key.float(), value.float()
-        if self.sequences is not None:
-            key, value = self.sequences.rows(key, value)
-            counts = self.sequences.is_token()[..., None]
-        elif self._mask is not None:
-            counts = self._is_token(self._mask, key.shape[1])
-        else:
-            counts = torch.ones_like(key[..., :1], dtype=torch.bool)
+        key, value, counts = self.counted(key.float(), value.float())
         if initial is None:
             initial = torch.zeros_like(key[:, :1]).repeat(1, 3, 1)
 
@@ -261,8 +255,17 @@ class Recurrences:
             return torch.where(counts[:, None], torch.stack(after, 1), state), output
 
         by_token = [x.transpose(0, 1) for x in (key, value, counts)]
-        state, output = _over_tokens(step, initial, by_token, decay.float(), bonus.float())
-        return self._tokens(output.transpose(0, 1)), state
+        state, output = over_tokens(step, [initial], by_token, decay.float(), bonus.float())
+        return self.unpadded(output.transpose(0, 1)), state
+
+    def counted(self, *tensors: torch.Tensor) -> _Tensors:
+        """Return tensors [B, S, ..] of all sequences, and which places are tokens, [B, S, 1]."""
+        if self.sequences is not None:
+            return *self.sequences.rows(*tensors), self.sequences.is_token()[..., None]
+        batch, new = tensors[0].shape[:2]
+        if self._mask is not None:
+            return *tensors, self._is_token(self._mask, new)
+        return *tensors, torch.ones((batch, new, 1), dtype=torch.bool)
 
     def without_padding(self, x: torch.Tensor) -> torch.Tensor:
         """Return x [B, S, C] with zeros for the padding of a growing cache.
@@ -287,7 +290,7 @@ class Recurrences:
         hidden, time, *rest = self.sequences.rows(hidden, time, *others)
         return (hidden, torch.where(self.sequences.is_token()[..., None], time, 0.0), *rest)
 
-    def _tokens(self, rows: torch.Tensor) -> torch.Tensor:
+    def unpadded(self, rows: torch.Tensor) -> torch.Tensor:
         """Return rows [B, S, ..] as the layer has its tokens."""
         return rows if self.sequences is None else self.sequences.unpadded(rows)
 
@@ -332,6 +335,7 @@ def replace_recurrences(
     replace_lightning_attention(model, recurrences, functions, findings)
     replace_gated_recurrence(model, recurrences, functions, findings)
     replace_time_mixing(model, recurrences, functions, findings)
+    replace_matrix_memories(model, recurrences, functions, findings)
     module = sys.modules[type(model).__module__]
     for form in _FORMS:
         if not hasattr(module, form.name):
@@ -383,23 +387,6 @@ def _prove(
 
 def _layout(state: torch.Tensor, form: _Form) -> torch.Tensor:
     return state.transpose(-1, -2).contiguous() if form.operator else state
-
-
-def _over_tokens(
-    step: _Step, state: torch.Tensor, given: Sequence[torch.Tensor], *fixed: torch.Tensor
-) -> _Tensors:
-    """Return the state after all tokens, and the outputs [S, ..], of given [S, ..].
-
-    step(state, *given of a token, *fixed) returns the next state and an output.
-    """
-    if torch.compiler.is_exporting():
-        # Not torch's function scan(), which compiles: what it keeps of a model breaks the next one.
-        return tuple(torch.ops.higher_order.scan(step, [state], list(given), fixed))
-    outputs = []
-    for token in zip(*given, strict=True):
-        state, output = step(state, *token, *fixed)
-        outputs.append(output)
-    return state, torch.stack(outputs)
 
 
 def _normalised(x: torch.Tensor) -> torch.Tensor:

@@ -55,7 +55,8 @@ _SHARED_EXPERT = {**EXPERTS, "shared_expert_intermediate_size": 48}
 # Qwen4-Exp, biases of distances and groups of keys count the places of a growing cache.
 _CACHES = {
     **dict.fromkeys(
-        ("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2", "rwkv"), ROWS
+        ("bailing_hybrid", "falcon_mamba", "kimi_linear", "mamba", "mamba2", "rwkv", "xlstm"),
+        ROWS,
     ),
     **dict.fromkeys(("inkling2_text", "inkling_text", "qwen4_exp_text", "zaya"), GROWING),
 }
@@ -235,6 +236,12 @@ RECURRENT = tuple(
             "rwkv",
             "means with weights that decay",
             {**TOKENS, "context_length": 128, "rescale_every": 1},
+        ),
+        (
+            "xlstm",
+            "memories of matrices that gates open",
+            # Its size of a memory is rounded to 64 columns, that of its layers is not.
+            {**TOKENS, "num_blocks": 2, "num_heads": 4, "qk_dim_factor": 1.0, "chunk_size": 4},
         ),
         (
             "zaya",

@@ -50,13 +50,18 @@ class MlpParts(NamedTuple):
 
 # Deviations of what an MLP activates in proofs. Models clip it at 7 to 16.
 SPREADS = (0.1, 3.0, 30.0)
-# By their names in most models, and in those of the LFM2 family: gate, up and down.
-_NAMES = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+# By their names in most models, in those of the LFM2 family, and in xLSTM: gate, up and down.
+_NAMES = (
+    ("gate_proj", "up_proj", "down_proj"),
+    ("w1", "w3", "w2"),
+    ("proj_up_gate", "proj_up", "proj_down"),
+)
 
 
 def is_mlp(module: nn.Module) -> bool:
     """Whether a module has the last projection of an MLP."""
-    return hasattr(module, "down_proj") or all(hasattr(module, name) for name in _NAMES[1])
+    named = (all(hasattr(module, name) for name in names) for names in _NAMES[1:])
+    return hasattr(module, "down_proj") or any(named)
 
 
 class MlpRole(Role[MlpParts, nn.Module]):
