@@ -21,6 +21,7 @@ from .architecture import (
     TOKENS,
     Architecture,
 )
+from .decoder_architectures import DECODERS
 from .indexed_architectures import INDEXED
 from .recomputed_architectures import RECOMPUTED
 from .recurrent_architectures import RECURRENT
@@ -124,6 +125,9 @@ REBUILT = (
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{ROUTED}, norms of queries and keys", EXPERTS),
+    Architecture(
+        "seed_oss", "bias of query, key and value, head size of its own", {**TOKENS, "head_dim": 16}
+    ),
     Architecture("smollm3", "layers without rotation", TOKENS),
     Architecture(
         "solar_open",
@@ -137,7 +141,7 @@ REBUILT = (
         {**TOKENS, "sliding_window": 4},
     ),
 )
-ORIGINAL = tuple(
+_OF_DECODERS_ALONE = tuple(
     Architecture(model_type, particulars, tested, False, *caches)
     for model_type, particulars, tested, *caches in (
         (
@@ -155,17 +159,6 @@ ORIGINAL = tuple(
         ("apertus", "an MLP of xIELU, norms of queries and keys", TOKENS),
         ("axk1", "latent attention, grouped routing", {**TOKENS, **LATENT, **GROUPED}),
         (
-            "bart",
-            "the decoder; learned positions of a row's slots",
-            {
-                "d_model": 64,
-                "encoder_layers": 2,
-                "decoder_layers": 2,
-                "decoder_attention_heads": 4,
-                "decoder_ffn_dim": 112,
-            },
-        ),
-        (
             "beam",
             "gated attention, layers without rotation, grouped routing, sliding window, capped "
             "scores",
@@ -179,11 +172,10 @@ ORIGINAL = tuple(
                 "topk_group": 1,
             },
         ),
-        ("bert", "the decoder; learned positions", {**TOKENS, "is_decoder": True}),
         ("biogpt", "learned positions from the third row, scaled embedding", TOKENS),
         ("bitnet", "norms inside attention and MLP", TOKENS),
         ("bloom", "ALiBi", {"n_layer": 2, "n_head": 4}, GROWING),
-        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN, ROWS),
+        ("codegen", "joint projections in blocks, partial rotation in pairs", _CODEGEN),
         ("cohere", "interleaved rotation, LayerNorm, scaled logits", TOKENS),
         ("cohere2", "sliding window, layers without rotation", {**TOKENS, "sliding_window": 4}),
         (
@@ -302,7 +294,12 @@ ORIGINAL = tuple(
             {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 4},
             ROWS,
         ),
-        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}, ROWS),
+        (
+            "gpt_neox_japanese",
+            "rotation, a bias of the last layer's attention",
+            {**TOKENS, "rotary_pct": 0.5},
+        ),
+        ("gptj", "partial rotation in pairs, a parallel block", {"rotary_dim": 8}),
         (
             "granite",
             "factors of embedding, residual and logits",
@@ -424,33 +421,16 @@ ORIGINAL = tuple(
         ("opt", "learned positions", {"ffn_dim": 112, "word_embed_proj_dim": 64}),
         ("phi", "partial rotation, a parallel block", {}),
         ("persimmon", "partial rotation, norms of queries and keys", TOKENS),
-        (
-            "roberta",
-            "learned positions that begin after that of padding",
-            {**TOKENS, "is_decoder": True},
-        ),
-        (
-            "trocr",
-            "the decoder; learned positions of a row's slots",
-            {
-                **TOKENS,
-                "d_model": 64,
-                "decoder_layers": 2,
-                "decoder_attention_heads": 4,
-                "decoder_ffn_dim": 112,
-            },
-            ROWS,
-        ),
         ("vaultgemma", "capped scores and logits", {**TOKENS, **_WINDOWS, "head_dim": 16}, ROWS),
         (
             "xglm",
             "sinusoidal positions",
             {**TOKENS, "d_model": 64, "ffn_dim": 112, "num_layers": 2, "attention_heads": 4},
-            ROWS,
         ),
         ("youtu", "latent attention", {**TOKENS, **LATENT}),
     )
 )
+ORIGINAL = (*_OF_DECODERS_ALONE, *DECODERS)
 ARCHITECTURES = (*REBUILT, *ORIGINAL, *INDEXED, *RECURRENT, *RECOMPUTED)
 
 _BEGIN, _END = "<!-- architectures: begin -->", "<!-- architectures: end -->"

@@ -302,6 +302,24 @@ def attend(
     )
 
 
+def attend_visible(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scale: float,
+    visible: torch.Tensor,
+) -> torch.Tensor:
+    """Attend as ``attend``, over the cache of a step where the mask is one that the step has made.
+
+    For attention of a model's own, which does not come through transformers' interface.
+    """
+    if _shared:
+        call = AttentionCall(query, key, value, visible, scale)
+        if (attended := _shared[-1].attend(call)) is not None:
+            return attended
+    return attend(query, key, value, scale, visible)
+
+
 def attend_latents(
     query: torch.Tensor,
     query_rope: torch.Tensor,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_interface import ATTENTION, NOT_CALLED, attend
+from .attention_interface import ATTENTION, NOT_CALLED, attend, attend_visible
 from .own_forward import added_mask, fuse_forward, random_mask
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed
@@ -113,7 +113,7 @@ def _method(scale: float, window: int | None) -> Callable[..., tuple[torch.Tenso
             keys = torch.arange(key.shape[2])
             queries = keys[key.shape[2] - query.shape[2] :, None]
             visible = visible & (keys > queries - window)
-        return attend(query, key, value, scale, visible).transpose(1, 2), None
+        return attend_visible(query, key, value, scale, visible).transpose(1, 2), None
 
     return _attn
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_interface import ATTENTION, attend
+from .attention_interface import ATTENTION, attend, attend_visible
 from .proof import compare
 from .replaced_functions import ReplacedFunctions, observed
 
@@ -140,7 +140,7 @@ class _Projections(_Form):
             )
             if past_key_values is not None:
                 key, value = past_key_values.update(key, value, module.layer_idx)
-            attended = attend(query, key, value, module.scaling, attention_mask)
+            attended = attend_visible(query, key, value, module.scaling, attention_mask)
             return module.out_proj(attended.flatten(2)), None
 
         return forward
