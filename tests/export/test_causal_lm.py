@@ -177,6 +177,7 @@ SLOW_KINDS = (
     "rwkv",
     "starcoder2",
     "xlstm",
+    "zamba",
     "zaya",
 )
 

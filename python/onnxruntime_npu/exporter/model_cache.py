@@ -312,6 +312,7 @@ def _cache_class() -> type:
 
         recurrent: torch.Tensor | None = None
         begins = False
+        _heads = 0  # that were given of the state
 
         @property
         def is_initialized(self) -> bool:
@@ -321,6 +322,13 @@ def _cache_class() -> type:
         def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
             """Return a state, or None before the first token."""
             self.recurrent = super().get_recurrent_state(layer_idx, state_idx)
+            self._heads = 0
             return self.recurrent
+
+        def next_head(self) -> torch.Tensor:
+            """Return that of one head after the other, where a layer computes them so, as Zamba."""
+            assert self.recurrent is not None
+            self._heads += 1
+            return self.recurrent[:, self._heads - 1]
 
     return ReadCache

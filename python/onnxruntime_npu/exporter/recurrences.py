@@ -92,6 +92,8 @@ class Recurrences:
             return state, (state * c[:, None]).sum(-1)
 
         initial = None if self._cache is None else self._cache.recurrent
+        if initial is not None and initial.dim() > hidden.dim():
+            initial = self._cache.next_head()
         if initial is None:
             initial = hidden.new_zeros((hidden.shape[0], hidden.shape[2], A.shape[-1]))
         by_token = [x.transpose(0, 1) for x in (hidden, time, B, C)]

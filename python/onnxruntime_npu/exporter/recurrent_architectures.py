@@ -123,7 +123,6 @@ RECURRENT = tuple(
                 "expert_layer_period": 2,
                 "expert_layer_offset": 1,
                 "mamba_d_state": 8,
-                "use_mamba_kernels": False,
             },
         ),
         (
@@ -252,6 +251,19 @@ RECURRENT = tuple(
                 "num_experts": 4,
                 "moe_intermediate_size": 48,
                 "router_hidden_size": 16,
+            },
+        ),
+        (
+            "zamba",
+            "Mamba with heads, or with attention of one block that layers share",
+            {
+                **TOKENS,
+                "num_hidden_layers": 4,
+                "layers_block_type": 2 * ["mamba", "hybrid"],
+                "attention_head_dim": 32,
+                "mamba_d_state": 8,
+                "mamba_dt_rank": 4,
+                "n_mamba_heads": 2,
             },
         ),
         (
