@@ -103,13 +103,15 @@ class IntegerLinear(torch.nn.Module):
     Buffers: ``weight`` int8 [in, out]; ``scale`` float32 [out], of activations and weights if
     activations are ``static``, else of weights; ``bias``; ``input_scale``: what static activations
     are divided by, float32 [1] or [in], or what others are multiplied by before each row gets its
-    scale, [in] of the activations' dtype, or None.
+    scale, [in] of the activations' dtype, or None; ``offset``: what is added to the integers of
+    each column of the weight, float32 [out] or None.
     """
 
     weight: torch.Tensor
     scale: torch.Tensor
     bias: torch.Tensor | None
     input_scale: torch.Tensor | None
+    offset: torch.Tensor | None
 
     def __init__(
         self,
@@ -119,10 +121,12 @@ class IntegerLinear(torch.nn.Module):
         *,
         static: bool = False,
         input_scale: torch.Tensor | None = None,
+        offset: torch.Tensor | None = None,
     ) -> None:
         super().__init__()
         self.in_features, self.out_features = weight.shape
         self.static = static
+        self.register_buffer("offset", offset)
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
         self.register_buffer("bias", None if bias is None else bias.detach().float().clone())
@@ -166,21 +170,30 @@ class IntegerLinear(torch.nn.Module):
             integers, of_rows = torch.ops.npu.npu_dynamic_quant(
                 rows, smooth_scales=self.input_scale
             )
-        if x.dtype in (torch.float16, torch.bfloat16):
+        if x.dtype in (torch.float16, torch.bfloat16) and self.offset is None:
             y = torch.ops.npu.npu_quant_matmul(
                 integers, self.weight, self.scale, pertoken_scale=of_rows, bias=self.bias,
                 output_dtype=x.dtype,
             )  # fmt: skip
-        else:  # the operator has no float32 results
-            sums = torch.ops.npu.npu_quant_matmul(
-                integers, self.weight, self.scale, output_dtype=torch.int32
-            )
-            y = sums.to(x.dtype) * self.scale
-            if of_rows is not None:
-                y = y * of_rows[:, None]
-            if self.bias is not None:
-                y = y + self.bias
+        else:
+            y = self._in_float32(integers, of_rows).to(x.dtype)
         return y.reshape(*x.shape[:-1], self.out_features)
+
+    def _in_float32(self, integers: torch.Tensor, of_rows: torch.Tensor | None) -> torch.Tensor:
+        """Multiply integers [rows, in], of which those of a row have a scale, or all have one.
+
+        The operator has no float32 results, and rounded ones would lose what an offset leaves.
+        """
+        sums = torch.ops.npu.npu_quant_matmul(
+            integers, self.weight, self.scale, output_dtype=torch.int32
+        )
+        y = sums.float()
+        if self.offset is not None:
+            y = y + integers.float().sum(-1, keepdim=True) * self.offset
+        y = y * self.scale
+        if of_rows is not None:
+            y = y * of_rows[:, None]
+        return y if self.bias is None else y + self.bias
 
 
 class GroupedIntegerLinear(torch.nn.Module):

@@ -16,7 +16,7 @@ from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.lazy_weight import value_of
 
-from .conftest import tiny_model
+from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
 from .test_causal_lm import PROVIDERS
 from .test_integer_checkpoints import (
     GROUP,
@@ -259,6 +259,58 @@ def test_static_activations_of_int4(tmp_path, strategy):
     for provider in PROVIDERS:
         # The same integers; a value next to a half may round the other way, one step of many.
         assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
+
+
+@pytest.mark.parametrize(
+    ("bits", "dynamic", "dtype"),
+    [(8, True, "float32"), (8, True, "bfloat16"), (8, False, "float32"), (4, True, "float32")],
+)
+def test_zero_points_of_weights_with_int8_activations(tmp_path, bits, dynamic, dtype):
+    rng, model, stored = np.random.default_rng(3), copy.deepcopy(tiny_model("llama")), {}
+    step = 0.05  # which clips some
+
+    def rounded(_, given):
+        largest = given[0].abs().amax(-1, keepdim=True)
+        scale = largest / 127 if dynamic else torch.tensor(step)
+        return ((given[0] / scale).round().clamp(-128, 127) * scale,)
+
+    for name, layer in projections(model).items():
+        w = Quantised(*layer.weight.shape, bits, rng, group=layer.in_features)
+        tensors = as_packed_tensors(w)
+        if bits == 8:
+            zeros = tensor((w.zero - 128).astype(np.int8))
+            tensors = {**as_int8_tensors(w), "weight_zero_point": zeros}
+        tensors |= {} if dynamic else {"input_scale": torch.tensor([step])}
+        stored |= {f"{name}.{key}": value for key, value in tensors.items()}
+        with torch.no_grad():
+            layer.weight.copy_(w.weight)
+        layer.register_forward_pre_hook(rounded)
+    config = tensors_config("int-quantized" if bits == 8 else "pack-quantized")
+    weights = {**INT8, "num_bits": bits, "symmetric": False}
+    inputs = {**STATIC, "dynamic": dynamic, "strategy": "token" if dynamic else "tensor"}
+    config["config_groups"] = {"a": group(weights, input_activations=inputs)}
+    save(tmp_path / "source", model, stored, config)
+    options = {"dtype": dtype, "quant": "keep", "check": False}
+    if bits == 4:
+        options["dtype"] = "float16"  # which words of int4 need
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    assert report.gaps == [] and not report.kept
+    kind = "dynamic" if dynamic else "static"
+    assert report.integers == {f"int{bits}, {kind} int8 activations": 8}
+    exact = dtype == "float32" and bits == 8
+    for provider in PROVIDERS[: 2 if exact else 1]:
+        # The same integers; a value next to a half may round the other way, one step of many.
+        error = rms(errors(model, tmp_path / "out", provider))
+        assert error <= (0.01 if exact else 2 * rms(converted_errors(model, options["dtype"])))
+
+
+def converted_errors(model, dtype):
+    """Return the differences of the model in a dtype from itself in float32."""
+    converted = copy.deepcopy(model).to(getattr(torch, dtype))
+    pairs = list(zip(PROMPTS, CONTINUATIONS, strict=True))
+    return np.concatenate(
+        [expected_logits(converted, *p) - expected_logits(model, *p) for p in pairs]
+    )
 
 
 @pytest.mark.parametrize(

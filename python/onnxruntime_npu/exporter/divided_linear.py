@@ -130,6 +130,7 @@ def columns_of(linear: nn.Module, parts: Sequence[range]) -> nn.Module:
             taken(linear.bias),
             static=linear.static,
             input_scale=linear.input_scale,
+            offset=taken(linear.offset),
         )
     raise _undivided(linear)
 
@@ -160,7 +161,7 @@ def rows_of(linear: nn.Module, rows: range, dtype: torch.dtype, *, biased: bool)
             linear.bias.to(dtype) if biased and linear.bias is not None else None,
             size,
         )
-    if isinstance(linear, IntegerLinear):
+    if isinstance(linear, IntegerLinear) and linear.offset is None:
         factors = linear.input_scale
         if factors is not None and factors.numel() > 1:
             factors = _slice(factors, 0, rows)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ...converters.quantized_linear import GroupedIntegerLinear, IntegerLinear, WeightOnlyLinear
-from ..weights.lazy_weight import LazyWeight
+from ..weights.lazy_weight import LazyWeight, value_of
 from .integer_weight import DYNAMIC, FLOAT, IntegerWeight, joined
 
 
@@ -31,12 +31,20 @@ class StoredLinear(nn.Module):
         """Project x [.., in] to [.., out]."""
         return nn.functional.linear(x, self.weight.to(x.dtype), self.bias)
 
+    @property
+    def _multiplies_words(self) -> bool:
+        """Whether the operator of int4 weights and int8 activations takes the weight."""
+        stored = self.stored
+        divides = stored.in_features % stored.group_size == 0
+        return (
+            stored.bits == 4 and stored.activation == DYNAMIC and stored.offset is None and divides
+        )
+
     def as_operator(self, dtype: torch.dtype, inner_precise: int = 0) -> nn.Module:
         """Return the layer that multiplies the integers by fused operators, in dtype.
 
         Weights of float activations need float16 or bfloat16, and these only take
-        ``inner_precise``. Raises ValueError if no operator
-        multiplies integers that are stored so.
+        ``inner_precise``. Raises ValueError if no operator multiplies integers that are stored so.
         """
         stored, bias = self.stored, self.bias
         rows = stored.in_features
@@ -52,9 +60,9 @@ class StoredLinear(nn.Module):
                 in_features=rows,
                 inner_precise=inner_precise,
             )
-        elif stored.offset is not None or stored.order is not None:
-            raise ValueError(f"no operator multiplies asymmetric or reordered {stored.layout}")
-        elif stored.bits == 4 and stored.activation == DYNAMIC and rows % stored.group_size == 0:
+        elif stored.offset is not None and stored.scale.shape[0] > 1:
+            raise ValueError(f"no operator multiplies asymmetric {stored.layout}")
+        elif self._multiplies_words:
             layer = GroupedIntegerLinear(stored.values(), stored.scale, bias, stored.group_size)
         elif stored.scale.shape[0] > 1:
             raise ValueError(f"no operator multiplies {stored.layout} of {rows} input features")
@@ -67,6 +75,7 @@ class StoredLinear(nn.Module):
                 bias,
                 static=step is not None,
                 input_scale=step,
+                offset=None if stored.offset is None else value_of(stored.offset)[0],
             )
         return layer if stored.order is None else Reordered(stored.order, layer)
 
