@@ -331,6 +331,7 @@ def change_config(folder, **changes):
         ({"num_hidden_layers": "two"}, r"field 'num_hidden_layers': TypeError: .* expected int"),
         ({"num_attention_heads": 0}, r"config.json has num_attention_heads 0, expected 1 to 214"),
         ({"num_key_value_heads": -2}, r"config.json has num_key_value_heads -2, expected 1 to 214"),
+        ({"num_key_value_heads": "two"}, r"config.json has num_key_value_heads 'two', expected 1"),
         ({"max_position_embeddings": -1}, r"has max_position_embeddings -1, expected 0 to 214"),
         ({"max_position_embeddings": 2**62}, r"has max_position_embeddings 461\d+, expected 0 to"),
         ({"quantization_config": [{}]}, r"has a quantization_config of type list, expected an obj"),

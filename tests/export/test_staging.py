@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -89,6 +90,54 @@ def test_terminated_command_leaves_nothing(tmp_path, monkeypatch, capsys, number
         signal.signal(number, handler)
     assert capsys.readouterr().err == f"onnxruntime-npu: error: {word}\n"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_signal_that_comes_in_a_destructor_ends_the_command(monkeypatch, capsys, number, code):
+    """Python lets no exception out of it, so that the command went on as if none had come."""
+
+    class Closing:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+
+    def export_and_close(_model, _out, **_options):
+        Closing()
+        time.sleep(60)  # the signal ends it
+
+    monkeypatch.setattr(exporter, "export_causal_lm", export_and_close)
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT)}
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        assert main(["export", "model", "out"]) == code
+    finally:
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("step", ["moved", "removed"])
+def test_signal_does_not_part_files_that_belong_together(tmp_path, monkeypatch, step):
+    """It comes once the first of two files is moved, or while the temporary folder is removed."""
+    owner, name = (Path, "replace") if step == "moved" else (shutil, "rmtree")
+    original = getattr(owner, name)
+
+    def and_signal(*args, **kwargs):
+        os.kill(os.getpid(), signal.SIGINT)
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, and_signal)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), staged(tmp_path / "out", "a") as folder:
+            for file in ("a", "b"):
+                (folder / file).write_text("new")
+            if step == "removed":
+                raise ExportError
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    files = [] if step == "removed" else ["out", "out/a", "out/b"]
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")) == files
 
 
 def test_signals_that_are_ignored_stay_so(monkeypatch):

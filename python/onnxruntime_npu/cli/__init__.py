@@ -26,6 +26,7 @@ from . import (
 from .arguments import Parser
 
 PROGRAM = "onnxruntime-npu"
+_AGAIN = 0.05  # seconds
 _SIGNALS: dict[int, str] = {
     signal.SIGTERM: "terminated",
     signal.SIGHUP: "its terminal was closed",
@@ -94,11 +95,27 @@ def _stopped_by_signals() -> Iterator[None]:
     def stop(number: int, _frame: object) -> None:
         raise _Stopped(number)
 
+    def unraisable(found: sys.UnraisableHookArgs) -> None:
+        """Send the signal again that came while Python lets no exception out, as in a destructor.
+
+        Later, since it does not let one out here either.
+        """
+        stopped = found.exc_value
+        if isinstance(stopped, (_Stopped, KeyboardInterrupt)):
+            number = stopped.number if isinstance(stopped, _Stopped) else signal.SIGINT
+            again = threading.Timer(_AGAIN, os.kill, (os.getpid(), number))
+            again.daemon = True
+            again.start()
+        else:
+            hook(found)
+
     heard = [number for number in _SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     previous = {number: signal.signal(number, stop) for number in heard}
+    hook, sys.unraisablehook = sys.unraisablehook, unraisable
     try:
         yield
     finally:
+        sys.unraisablehook = hook
         for number, handler in previous.items():
             signal.signal(number, handler)
 

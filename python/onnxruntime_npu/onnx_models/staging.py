@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..errors import ExportError
+from ..uninterrupted import uninterrupted
 
 
 @contextlib.contextmanager
@@ -31,14 +32,16 @@ def staged(out: Path, last: str) -> Iterator[Path]:
         raise ExportError(f"cannot write {out}: {error.strerror}") from error
     try:
         yield folder
-        out.mkdir(exist_ok=True)
-        (out / last).unlink(missing_ok=True)
-        for source in sorted(folder.iterdir(), key=lambda path: path.name == last):
-            source.replace(out / source.name)
+        with uninterrupted():
+            out.mkdir(exist_ok=True)
+            (out / last).unlink(missing_ok=True)
+            for source in sorted(folder.iterdir(), key=lambda path: path.name == last):
+                source.replace(out / source.name)
     except OSError as error:
         raise ExportError(f"cannot write {out}: {error.strerror or error}") from error
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        if made:
-            with contextlib.suppress(OSError):  # it holds what was written
-                place.rmdir()
+        with uninterrupted():
+            shutil.rmtree(folder, ignore_errors=True)
+            if made:
+                with contextlib.suppress(OSError):  # it holds what was written
+                    place.rmdir()
