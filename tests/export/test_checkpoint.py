@@ -320,6 +320,7 @@ def change_config(folder, **changes):
             {"num_hidden_layers": 10**9},
             r"num_hidden_layers 1000000000, but its files hold 2\d weig",
         ),
+        ({"num_hidden_layers": -1}, r"num_hidden_layers -1, but its files hold 2\d weights"),
         ({"num_hidden_layers": 1}, r"has 9 weights of layers that config.json does not have, such"),
         ({"hidden_size": 2**62}, r"cannot load"),
         ({"hidden_size": 32}, r"has the wrong shape for \d+ weights"),

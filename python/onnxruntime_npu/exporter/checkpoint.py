@@ -268,10 +268,13 @@ def _check_generation(path: Path) -> None:
 
 
 def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
-    """Refuse a number of layers that would only be found wrong when all of them are built."""
+    """Refuse a number of layers that would only be found wrong when all of them are built.
+
+    Of some architectures a negative one builds none, and is only found wrong later.
+    """
     for name, value in config.items():
         counts = name.endswith(("layers", "n_layer")) and not name.startswith("max_")
-        if counts and isinstance(value, int) and value > weights:
+        if counts and isinstance(value, int) and not 0 <= value <= weights:
             raise ExportError(
                 f"cannot load {path}: its config.json says {name} {value}, but its files hold "
                 f"{weights} weights"
