@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .architecture import GROWING, TOKENS, Architecture
+from .architecture import TOKENS, Architecture
 
 _DECODER = {
     **TOKENS,
@@ -13,8 +13,8 @@ _DECODER = {
     "decoder_start_token_id": 1,
 }
 DECODERS = tuple(
-    Architecture(model_type, particulars, tested, False, *caches)
-    for model_type, particulars, tested, *caches in (
+    Architecture(model_type, particulars, tested, rebuilt=False)
+    for model_type, particulars, tested in (
         (
             "bart",
             "the decoder; learned positions of a row's slots",
@@ -26,7 +26,7 @@ DECODERS = tuple(
             "the decoder; learned positions of a row's slots, norms before attention and MLP",
             {**_DECODER, "encoder_layers": 2},
         ),
-        ("megatron-bert", "the decoder; norms before", {**TOKENS, "is_decoder": True}, GROWING),
+        ("megatron-bert", "the decoder; norms before", {**TOKENS, "is_decoder": True}),
         (
             "roberta",
             "learned positions that begin after that of padding",

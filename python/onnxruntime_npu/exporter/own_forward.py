@@ -149,7 +149,43 @@ class _Projections(_Form):
         return {"hidden_states": torch.randn(_BATCH, _NEW, module.q_proj.in_features)}
 
 
-_FORMS: tuple[_Form, ...] = (_Alibi(), _LastPositions(), _Projections())
+class _HeadsOfBert(_Form):
+    """As in Megatron-BERT, RemBERT and BigBird: three projections, and no output's."""
+
+    parts = ("query", "key", "value", "attention_head_size", "num_attention_heads", "layer_idx")
+    arguments = ("hidden_states", "attention_mask", "encoder_hidden_states", "past_key_values")
+    _unused = ("encoder_attention_mask", "output_attentions", "kwargs")
+
+    def takes(self, module: nn.Module) -> bool:
+        """Leave attention that takes more, as RoFormer's positions, and that of encoders."""
+        if not super().takes(module) or not getattr(module, "is_decoder", False):
+            return False
+        others = set(inspect.signature(module.forward).parameters) - set(self.arguments)
+        return others <= set(self._unused)
+
+    def forward(self, module: Any) -> _Forward:
+        def forward(
+            hidden_states: torch.Tensor,
+            attention_mask: torch.Tensor,
+            past_key_values: Any = None,
+            **_: Any,
+        ) -> tuple[torch.Tensor, None]:
+            query, key, value = (
+                _heads(project(hidden_states), module.num_attention_heads)
+                for project in (module.query, module.key, module.value)
+            )
+            if past_key_values is not None:
+                key, value = past_key_values.update(key, value, module.layer_idx)
+            scale = module.attention_head_size**-0.5
+            return attend_visible(query, key, value, scale, attention_mask).flatten(2), None
+
+        return forward
+
+    def example(self, module: Any) -> dict[str, torch.Tensor]:
+        return {"hidden_states": torch.randn(_BATCH, _NEW, module.query.in_features)}
+
+
+_FORMS: tuple[_Form, ...] = (_Alibi(), _LastPositions(), _Projections(), _HeadsOfBert())
 
 
 def fuse_forward(
