@@ -144,12 +144,31 @@ def test_chat(server, changes, code, param):
     [
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
-            "'text', 'refusal'",
+            "expected parts of text, got image_url: the models here read and write text only",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "text: Field required"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "music"}]}]},
+            "messages.0.content.0: expected type to be one of 'text', 'refusal', got 'music'",
+        ),
+        ({"messages": [{"role": "user", "content": [{}]}]}, "expected an object with 'type'"),
+        ({"messages": ["hi"]}, "messages.0: expected an object"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages.0.content.0.text: Field required",
+        ),
         ({"messages": [{"role": "user", "content": 3}]}, "valid string"),
-        ({"stop": ["a", 3]}, "stop.list.1"),
-        ({"tools": [TOOL], "tool_choice": {"type": "function"}}, "function: Field required"),
+        ({"stop": ["a", 3]}, "stop.1: Input"),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "function"}},
+            "tool_choice.function: Field required",
+        ),
+        (
+            {"tools": [TOOL], "tool_choice": {"type": "auto"}},
+            "tool_choice: expected type to be one of 'function', 'allowed_tools', got 'auto'",
+        ),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: Field"),
+        ({"response_format": {"type": "text", "a": 1}}, "unknown parameter response_format.a"),
+        ({"response_format": "json_object"}, "response_format: expected an object"),
         ({"tools": [TOOL], "tool_choice": "maybe"}, "'required'"),
     ],
     ids=lambda value: str(value)[:60],

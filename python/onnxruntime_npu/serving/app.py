@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -14,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 
 from ..version import __version__
 from .api_errors import ApiError, error_body
+from .body_mistakes import told_mistake
 from .disconnection import ClientGone
 from .middleware import ApiKey, BodyLimit, Faults, RequestIds
 from .paths import method_not_allowed, not_found
@@ -74,7 +74,7 @@ def create_app(service: Service) -> FastAPI:
 
     @app.exception_handler(RequestValidationError)
     async def refuse_body(_: Request, error: RequestValidationError) -> JSONResponse:
-        param, message = _first(error.errors())
+        param, message = told_mistake(error.errors()[0], error.body)
         metrics.errors.labels("invalid_value").inc()
         return JSONResponse(error_body(400, "invalid_value", message, param), 400)
 
@@ -93,21 +93,3 @@ def _told(request: Request, error: HTTPException) -> ApiError:
     if error.status_code == 405:
         return method_not_allowed(request, error.headers)
     return ApiError(error.status_code, "bad_body", str(error.detail))
-
-
-def _first(errors: Any) -> tuple[str | None, str]:
-    """Return the field and the message of the first of pydantic's errors."""
-    first = errors[0]
-    if first["type"] == "json_invalid":
-        return None, f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
-    if (
-        first["type"] in ("model_attributes_type", "dict_type", "missing")
-        and len(first["loc"]) == 1
-    ):
-        return None, "expected a JSON object with Content-Type: application/json"
-    # Of an alternative, such as text or tokens, the field's name is enough.
-    fields = [str(part) for part in first["loc"] if part != "body"]
-    param = fields[0] if fields else None
-    if first["type"] == "extra_forbidden":
-        return param, f"unknown parameter {'.'.join(fields)}"
-    return param, f"{'.'.join(fields) or 'body'}: {first['msg']}"

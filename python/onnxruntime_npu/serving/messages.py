@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, Tag, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, model_validator
 
 from .api_errors import bad_request
 from .texts import FIRST_ERROR, TEXT_OR_LIST
 
 _MOST_MEMBERS = 100  # more than there are parameters
+# Of OpenAI's interface, and of others that have taken after it.
+_OTHER_PARTS = ("image_url", "input_audio", "file", "video_url", "audio_url", "image", "video")
 
 
 class Body(BaseModel):
@@ -61,7 +63,17 @@ class RefusalPart(Body):
         return self.refusal
 
 
-Part = Annotated[TextPart | RefusalPart, Field(discriminator="type")]
+def _read_only_text(given: Any) -> Any:
+    """Refuse parts that other models read, in words that say more than the names of ours."""
+    if isinstance(given, dict) and (kind := given.get("type")) in _OTHER_PARTS:
+        message = f"expected parts of text, got {kind}: the models here read and write text only"
+        raise bad_request(message, param="messages")
+    return given
+
+
+Part = Annotated[
+    TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_read_only_text)
+]
 Content = Annotated[
     Annotated[str, Tag("text")] | Annotated[list[Part], FIRST_ERROR, Tag("list")], TEXT_OR_LIST
 ]
