@@ -416,6 +416,7 @@ def test_text_streamers(model_of, capsys):
         ({"logits_processor": "x"}, "logits_processor expected functions, got 'x'"),
         ({"logits_processor": [None]}, "logits_processor expected functions, got None"),
         ({"streamer": print}, "streamer expected methods put and end"),
+        ({"on_text": 5}, "on_text expected a function of a text, got 5"),
         ({"max_new_tokens": 0}, "max_new_tokens expected a whole number from 1, got 0"),
     ],
 )

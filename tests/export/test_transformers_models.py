@@ -114,6 +114,10 @@ def test_calls_of_the_model(pair, cache):
             r"attention_mask expected \[batch, total\]",
         ),
         (
+            lambda m: m(torch.tensor([[1, 2]]), attention_mask=torch.tensor([1, 0])),
+            r"attention_mask expected \[batch, total\] of input_ids \[1, 2\], got \[2\]",
+        ),
+        (
             lambda m: m(torch.tensor([[1, 2]]), attention_mask=torch.tensor([[0, 0]])),
             "a token of each row among the 2 new ones, got padding only in row 0",
         ),
@@ -207,6 +211,8 @@ def test_directories_of_other_models(lettered, tmp_path):
         NPUModelForCausalLM.from_pretrained(tmp_path)
     with pytest.raises(ArgumentError, match="provider 'TPU' is not available"):
         NPUModelForCausalLM.from_pretrained(lettered()[1], providers=["TPU"])
+    with pytest.raises(ArgumentError, match=r"a list of providers, got 'TPU': \['TPU'\]"):
+        NPUModelForCausalLM.from_pretrained(lettered()[1], providers="TPU")
     with pytest.raises(ArgumentError, match="was not made by export_encoder"):
         NPUModelForFeatureExtraction.from_pretrained(lettered()[1], providers=[CPU])
 

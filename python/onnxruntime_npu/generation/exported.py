@@ -49,6 +49,8 @@ class Exported(ABC):
                 f"{self.directory} holds no {self._main}: export a model to it first"
             )
         self.report = self._json("export_report.json")
+        if isinstance(providers, str):
+            raise ArgumentError(f"expected a list of providers, got {providers!r}: [{providers!r}]")
         self.providers = ranks.joined(providers or [get_ep_name()], self.report)
         self.device = device_of(self.providers)
         available = ort.get_available_providers()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ..errors import ArgumentError
 from .stop_strings import StopStrings
 from .text_stream import TextStream
 
@@ -16,6 +17,8 @@ class RowText:
         self, tokenizer: Any, stop_strings: Sequence[str], write: Callable[[str], None] | None
     ) -> None:
         """``write`` gets each piece that is certain to be before a stop string."""
+        if write is not None and not callable(write):
+            raise ArgumentError(f"on_text expected a function of a text, got {write!r}")
         self._write = write
         self._stop = StopStrings(stop_strings)
         self._stream = TextStream(tokenizer, self._take)

@@ -85,8 +85,8 @@ class NPUModelForCausalLM(GeneratingModel):
             raise ArgumentError("input_ids expected a tensor [batch, sequence]")
         rows = input_ids.tolist()
         if attention_mask is not None:
-            new = attention_mask[:, -input_ids.shape[1] :]
-            if attention_mask.dim() != 2 or new.shape != input_ids.shape:
+            new = attention_mask[..., -input_ids.shape[1] :]
+            if new.shape != input_ids.shape:
                 raise ArgumentError(
                     f"attention_mask expected [batch, total] of input_ids "
                     f"{list(input_ids.shape)}, got {list(attention_mask.shape)}"
