@@ -37,7 +37,7 @@ def choice(
 
 def number_of_ranks(parser: argparse.ArgumentParser, flag: str, meaning: str) -> None:
     """Add an option that counts processes."""
-    parser.add_argument(flag, type=_count, default=1, metavar="N", help=f"{meaning} (default: 1)")
+    parser.add_argument(flag, type=count, default=1, metavar="N", help=f"{meaning} (default: 1)")
 
 
 def whole_number(text: str) -> int:
@@ -48,11 +48,19 @@ def whole_number(text: str) -> int:
     return value
 
 
-def _count(text: str) -> int:
+def count(text: str) -> int:
+    """Read a number from 1."""
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"expected at least 1, got {value}")
     return value
+
+
+def path(text: str) -> str:
+    """Read a path; an empty one, as of a shell's variable without a value, would be this folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got an empty text")
+    return text
 
 
 def seconds(text: str) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from .arguments import Commands
+from .arguments import Commands, path
 
 
 def add_commands(commands: Commands) -> None:
@@ -17,8 +17,10 @@ def add_commands(commands: Commands) -> None:
         "and matmuls of 4 and 8 bits of an ONNX file (of torch.onnx, transformers, optimum or "
         "onnxruntime-genai) into npu:: operators with function bodies.",
     )
-    convert.add_argument("source", metavar="IN", help="ONNX file")
-    convert.add_argument("target", metavar="OUT", help="file to write; weights go to OUT.data")
+    convert.add_argument("source", type=path, metavar="IN", help="ONNX file")
+    convert.add_argument(
+        "target", type=path, metavar="OUT", help="file to write; weights go to OUT.data"
+    )
     convert.set_defaults(run=_convert)
 
     inline = commands.add_parser(
@@ -26,8 +28,10 @@ def add_commands(commands: Commands) -> None:
         help="an ONNX file with npu:: operators to plain ONNX",
         description="Replace every npu:: node by its function body, for any other runtime.",
     )
-    inline.add_argument("source", metavar="IN", help="ONNX file")
-    inline.add_argument("target", metavar="OUT", help="file to write; weights go to OUT.data")
+    inline.add_argument("source", type=path, metavar="IN", help="ONNX file")
+    inline.add_argument(
+        "target", type=path, metavar="OUT", help="file to write; weights go to OUT.data"
+    )
     inline.set_defaults(run=_inline)
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import ArgumentError
 from ..exporter.architectures import supported
-from .arguments import DTYPES, Commands, choice, number_of_ranks
+from .arguments import DTYPES, Commands, choice, number_of_ranks, path
 
 if TYPE_CHECKING:
     from ..exporter.parts_report import PartsReport
@@ -42,9 +42,12 @@ def _add_export(commands: Commands) -> None:
         "exported by their own forward pass, with attention and proven modules replaced.",
     )
     export.add_argument(
-        "model_dir", metavar="MODEL_DIR", help="directory with safetensors or GGUF, or a GGUF file"
+        "model_dir",
+        type=path,
+        metavar="MODEL_DIR",
+        help="directory with safetensors or GGUF, or a GGUF file",
     )
-    export.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    export.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
     choice(export, "--dtype", DTYPES, "of weights, activations and cache")
     choice(
         export,
@@ -127,8 +130,10 @@ def _add_export_encoder(commands: Commands) -> None:
         description="Export an encoder such as BERT, MiniLM or CLIP's vision tower to "
         "OUT_DIR/model.onnx with its tokenizer and export_report.json.",
     )
-    encoder.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
-    encoder.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    encoder.add_argument(
+        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
+    )
+    encoder.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
     choice(encoder, "--dtype", DTYPES, "of weights and activations")
     choice(encoder, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     choice(
@@ -158,8 +163,10 @@ def _add_export_seq2seq(commands: Commands) -> None:
         "OUT_DIR/encoder_model.onnx and OUT_DIR/decoder_model.onnx with its tokenizer and "
         "export_report.json.",
     )
-    seq2seq.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
-    seq2seq.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    seq2seq.add_argument(
+        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
+    )
+    seq2seq.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
     choice(seq2seq, "--dtype", DTYPES, "of weights, activations and caches")
     seq2seq.add_argument(
         "--cache",
@@ -180,8 +187,10 @@ def _add_export_image_text(commands: Commands) -> None:
         description="Export a model such as LLaVA to OUT_DIR/vision.onnx, embedding.onnx and "
         "text.onnx with its tokenizer and export_report.json.",
     )
-    image_text.add_argument("model_dir", metavar="MODEL_DIR", help="directory with safetensors")
-    image_text.add_argument("out_dir", metavar="OUT_DIR", help="directory to write to")
+    image_text.add_argument(
+        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
+    )
+    image_text.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
     choice(image_text, "--dtype", DTYPES, "of weights, activations and caches")
     choice(image_text, "--quant", _QUANTS_UNCALIBRATED, "bits of the text's weights, activations")
     image_text.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")

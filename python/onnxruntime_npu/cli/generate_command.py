@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
-from .arguments import PROVIDERS, RANKS, Commands, choice, number_of_ranks
+from .arguments import PROVIDERS, RANKS, Commands, choice, number_of_ranks, path
 
 # For models whose generation_config.json has no sampling parameters.
 _TEMPERATURE, _TOP_K, _TOP_P = 0.7, 50, 0.95
@@ -26,7 +26,10 @@ def add_command(commands: Commands) -> None:
         f"{_TEMPERATURE}, top-k {_TOP_K}, top-p {_TOP_P}.",
     )
     generate.add_argument(
-        "model_dir", metavar="OUT_DIR", help="what `export`, or another export command, wrote"
+        "model_dir",
+        type=path,
+        metavar="OUT_DIR",
+        help="what `export`, or another export command, wrote",
     )
     generate.add_argument("--prompt", required=True, help="text to answer, continue or translate")
     generate.add_argument(

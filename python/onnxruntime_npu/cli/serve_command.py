@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 
 from .arguments import (
     PROVIDERS,
     RANKS,
     Commands,
     choice,
+    count,
     number_of_ranks,
+    path,
     seconds,
     whole_number,
 )
 
 _API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
+_MOST_GUESSED = 7  # with the next token, what a step of the engine guesses for all answers
+# As browsers send one: a scheme, a host and perhaps a port.
+_ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
 
 
 def add_command(commands: Commands) -> None:
@@ -29,7 +35,10 @@ def add_command(commands: Commands) -> None:
         "clients have to send its value as their API key.",
     )
     serve.add_argument(
-        "model_dir", metavar="OUT_DIR", help="what `export --cache paged` or `export-encoder` wrote"
+        "model_dir",
+        type=path,
+        metavar="OUT_DIR",
+        help="what `export --cache paged` or `export-encoder` wrote",
     )
     serve.add_argument(
         "--embeddings", metavar="DIR", help="also serve this exported encoder: /v1/embeddings"
@@ -46,11 +55,12 @@ def add_command(commands: Commands) -> None:
     )
     serve.add_argument(
         "--prompt-lookup-num-tokens",
-        type=whole_number,
+        type=int,
+        choices=range(_MOST_GUESSED + 1),
         default=0,
         metavar="N",
         help="tokens to guess at once from what followed the last ones earlier in the text, for "
-        "answers that repeat their prompts (default: 0, none)",
+        f"answers that repeat their prompts, at most {_MOST_GUESSED} (default: 0, none)",
     )
     serve.add_argument(
         "--deadline",
@@ -61,7 +71,7 @@ def add_command(commands: Commands) -> None:
     )
     serve.add_argument(
         "--max-body",
-        type=whole_number,
+        type=count,
         default=4 * 2**20,
         metavar="BYTES",
         help="size of a request (default: 4 MiB)",
@@ -78,8 +88,10 @@ def add_command(commands: Commands) -> None:
         "--cors-origin",
         action="append",
         default=[],
+        type=_origin,
         metavar="ORIGIN",
-        help="web page that may call the service; repeat for several, * for all",
+        help="of web pages that may call the service, such as https://example.com; repeat for "
+        "several, * for all",
     )
     choice(serve, "--log-format", ("text", "json"), "of the log, on the standard error")
     choice(serve, "--provider", tuple(PROVIDERS), "execution provider")
@@ -88,6 +100,15 @@ def add_command(commands: Commands) -> None:
     )
     number_of_ranks(serve, "--ranks", RANKS)
     serve.set_defaults(run=_serve)
+
+
+def _origin(text: str) -> str:
+    """Read an origin, to which a browser's would be compared letter by letter."""
+    if not _ORIGIN.fullmatch(text):
+        raise argparse.ArgumentTypeError(
+            f"expected an origin such as https://example.com, without a path, or *, got {text!r}"
+        )
+    return text
 
 
 def _serve(arguments: argparse.Namespace) -> None:
