@@ -108,6 +108,8 @@ def _from_proto(proto: onnx.ModelProto) -> ir.Model:
 def check_target(model: ir.Model, out: str | Path, source: object) -> None:
     """Raise ArgumentError if ``out`` cannot be written without harm to what is read."""
     out = Path(out)
+    if not out.name or out.is_dir():
+        raise ArgumentError(f"expected a file to write to, got the directory {out}")
     if not out.parent.is_dir():
         raise ArgumentError(f"no such directory to write to: {out.parent}")
     if isinstance(source, (str, Path)) and out.exists() and os.path.samefile(source, out):

@@ -52,6 +52,7 @@ def run(*arguments):
         (["convert", "a.onnx", ""], "argument OUT: expected a path, got an empty text"),
         (["generate", "", "--prompt", "x"], "argument OUT_DIR: expected a path"),
         (["serve", ""], "argument OUT_DIR: expected a path"),
+        (["serve", "\udcff"], r"expected a path in UTF-8, got '\udcff': rename it"),
         (["export", "", "b"], "argument MODEL_DIR: expected a path, got an empty text"),
         (["run", "-m", "no_such_module"], "expected a module, got 'no_such_module'"),
         (["run", os.path.dirname(__file__)], "which has no __main__.py"),

@@ -60,6 +60,14 @@ def path(text: str) -> str:
     """Read a path; an empty one, as of a shell's variable without a value, would be this folder."""
     if not text:
         raise argparse.ArgumentTypeError("expected a path, got an empty text")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # neither onnxruntime nor protobuf opens such a file
+        encoding = sys.getfilesystemencoding()
+        mended = "rename it" if encoding == "utf-8" else f"not {encoding}, set LC_ALL=C.UTF-8"
+        raise argparse.ArgumentTypeError(
+            f"expected a path in UTF-8, got {text!r}: {mended}"
+        ) from None
     return text
 
 
