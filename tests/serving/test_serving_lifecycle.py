@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import openai
 import pytest
+from onnxruntime_npu import cli
 
 from .conftest import sized
 
@@ -70,6 +71,15 @@ def test_limits_key_and_origins(serve):
     log = server.stop()
     assert server.process.returncode == 0 and "secret" not in log
     assert "GET /v1/x%0Aforged: 401" in log and "\nforged" not in log
+
+
+@pytest.mark.parametrize("key", ["secret\n", " secret", "sec\tret", "sec\udcffret"])
+def test_a_key_that_no_header_holds_is_refused(monkeypatch, capsys, key):
+    monkeypatch.setenv("ORT_NPU_API_KEY", key)
+    assert cli.main(["serve", "nowhere"]) == 2
+    error = capsys.readouterr().err
+    assert "ORT_NPU_API_KEY expected a key without space around it" in error
+    assert "sec" not in error and error.count("\n") == 1
 
 
 def test_a_full_cache_gives_right_answers(serve, small_cache, server):

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 
+from ..errors import ArgumentError
 from .arguments import (
     PROVIDERS,
     RANKS,
@@ -111,6 +112,20 @@ def _origin(text: str) -> str:
     return text
 
 
+def _api_key() -> str | None:
+    """Return the key that clients have to send, None for a service without one.
+
+    Raises ArgumentError for one that no header can hold, such as with the end of a file's line.
+    """
+    key = os.environ.get(_API_KEY) or None
+    if key is not None and not (key.isprintable() and key == key.strip()):
+        raise ArgumentError(
+            f"{_API_KEY} expected a key without space around it, ends of lines and characters that "
+            "are not printed: no client could send it"
+        )
+    return key
+
+
 def _serve(arguments: argparse.Namespace) -> None:
     try:
         from ..serving.server import serve
@@ -124,7 +139,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             ranks=arguments.ranks,
             model_name=arguments.name,
             embeddings=arguments.embeddings,
-            api_key=os.environ.get(_API_KEY) or None,
+            api_key=_api_key(),
             ssl_certfile=arguments.ssl_certfile,
             ssl_keyfile=arguments.ssl_keyfile,
             cors_origins=tuple(arguments.cors_origin),
