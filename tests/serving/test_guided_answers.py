@@ -332,6 +332,24 @@ def test_a_tool_that_has_to_be_called(server, seed):
     assert choice.message.content is None and choice.finish_reason == "stop"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_off_is_no_text(server, stream):
+    weather = {"type": "function", "function": {"name": "weather"}}
+    text, calls = "", []
+    given = {"tools": [WEATHER], "tool_choice": weather, "max_tokens": 60, "stream": stream}
+    answer = ask(server, **given)
+    for each in answer if stream else [answer]:
+        (choice,) = each.choices
+        part = choice.delta if stream else choice.message
+        text += part.content or ""
+        calls += part.tool_calls or []
+    (call,) = calls
+    assert text == "" and choice.finish_reason == "length"
+    assert call.function.name == "weather" and call.function.arguments.startswith("{")
+    with pytest.raises(ValueError):
+        json.loads(call.function.arguments)
+
+
 def test_one_of_several_tools_once_or_more(server):
     names, counts = set(), set()
     for seed in range(8):

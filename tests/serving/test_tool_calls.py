@@ -76,6 +76,26 @@ def test_calls_are_found_wherever_text_is_cut(way, places):
         assert all(len(each) == 9 and each.isalnum() for each in identifiers)
 
 
+@pytest.mark.parametrize("way", WRITTEN)
+def test_an_answer_of_calls_may_break_off_anywhere(way):
+    (template, added), written = WRITTEN[way]
+    form = tool_format(template, added)
+    whole = '{"city": "Köln", "days": 3}'
+    seen = set()
+    for end in range(len(written) + 1):
+        parser = ToolCallParser(form, ["weather", "now"])
+        parts = parser.put(written[:end]) + parser.end(breaks_off=True)
+        calls = [(part.name, part.arguments) for part in parts]  # and no text
+        assert [name for name, _ in calls] == ["weather", "now"][: len(calls)]
+        for name, arguments in calls:
+            expected = whole if name == "weather" else "{}"
+            assert expected.replace(" ", "").startswith(arguments.replace(" ", ""))
+        assert len(calls) < 2 or json.loads(calls[0][1]) == CALLS[0][1]
+        seen.add(len(calls))
+    assert seen == {0, 1, 2}
+    assert [(name, json.loads(arguments)) for name, arguments in calls] == CALLS
+
+
 @given(st.lists(st.sampled_from(["a", " ", "\n", "<", "<tool_call>", "tool_", "call>", "{"])))
 def test_text_without_calls_is_passed_on_as_it_is(pieces):
     text, calls = parse(tool_format(*HERMES), pieces)

@@ -135,7 +135,8 @@ class Choice:
     def _end(self, arrivals: list[Arrival]) -> None:
         self._ended = True
         if self._calls is not None:
-            for part in self._calls.end():
+            must = self._tools is not None and self._tools.must
+            for part in self._calls.end(breaks_off=must and self.finish_reason == "length"):
                 arrivals.append(Arrival(self, part, self._scores()))
             # OpenAI's reason for the one call that was asked for by name is "stop".
             called = self._calls.count and not (self._tools and self._tools.named)

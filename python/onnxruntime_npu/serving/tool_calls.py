@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from ..generation.stop_strings import overlap
-from .tool_formats import ToolFormat, read_calls
+from .tool_formats import ToolFormat, read_begun, read_calls
 
 
 @dataclass(frozen=True)
@@ -45,11 +45,18 @@ class ToolCallParser:
             pass
         return parts
 
-    def end(self) -> list[str | ToolCall]:
-        """Return what was held back: no more text follows."""
+    def end(self, *, breaks_off: bool = False) -> list[str | ToolCall]:
+        """Return what was held back: no more text follows.
+
+        ``breaks_off``: an answer of nothing but calls stops in the middle. Its last call has what
+        came of its arguments, and what is less than a name is dropped.
+        """
         parts: list[str | ToolCall] = []
         held, self._held = self._held, ""
-        if self._inside:
+        if breaks_off:
+            if self._inside:
+                self._add_calls(read_begun(held, self._form.arguments), parts)
+        elif self._inside:
             self._take_body(held, parts, closed=False)
         else:
             self._text(held, parts)
@@ -91,6 +98,9 @@ class ToolCallParser:
         if not calls or any(name not in self._names for name, _ in calls):
             self._text(f"{self._opening}{body}{self._closing if closed else ''}", parts)
             return
+        self._add_calls(calls, parts)
+
+    def _add_calls(self, calls: Sequence[tuple[str, str]], parts: list[str | ToolCall]) -> None:
         for name, arguments in calls:
             identifier = uuid.uuid4().hex
             identifier = identifier[:9] if self._form.short_ids else f"call_{identifier}"

@@ -158,7 +158,42 @@ def read_calls(text: str, arguments: str) -> list[tuple[str, str]]:
         return []
 
 
+def read_begun(text: str, arguments: str) -> list[tuple[str, str]]:
+    """Return the same of a text that breaks off somewhere.
+
+    The last call has its arguments as far as they came, and is left out if its name is not whole.
+    """
+    calls = []
+    at = _skip(text, 0)
+    at = _skip(text, at + 1) if text[at : at + 1] == "[" else at
+    while True:
+        try:
+            members, end = _members(text, at)
+            calls.append((_name(members), _arguments(members, arguments)))
+        except ValueError:
+            break
+        at = _skip(text, end)
+        if text[at : at + 1] not in (",", ";"):
+            return calls
+        at = _skip(text, at + 1)
+    if begun := _BEGUN.match(text, at):
+        name, key, written = begun.groups()
+        calls.append((json.loads(name), _begun_value(written) if key == arguments else ""))
+    return calls
+
+
 _DECODER = json.JSONDecoder()
+_BEGUN = re.compile(
+    r'\{\s*"name"\s*:\s*("(?:[^"\\]|\\.)*")\s*(?:,\s*"(\w+)"\s*:\s*(.*))?', re.DOTALL
+)
+
+
+def _begun_value(text: str) -> str:
+    """Return the value at the beginning of a text, or all of it if the value does not end."""
+    try:
+        return text[: _DECODER.raw_decode(text)[1]]
+    except ValueError:
+        return text
 
 
 def _members(text: str, at: int) -> tuple[dict[str, str], int]:
