@@ -231,6 +231,17 @@ def test_a_closed_pipe_ends_the_output_in_silence():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("arguments", ["generate nowhere --prompt x", "generate nowhere"])
+def test_an_error_is_never_on_the_standard_output(arguments):
+    done = subprocess.run(
+        ["sh", "-c", f"exec {sys.executable} -m onnxruntime_npu.cli {arguments} 2>&-"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_a_command_may_have_no_output_at_all():
     done = subprocess.run(
         ["sh", "-c", f"exec {sys.executable} -m onnxruntime_npu.cli ops >&-"],

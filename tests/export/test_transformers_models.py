@@ -143,7 +143,11 @@ def test_calls_of_the_model(pair, cache):
         ),
         (
             lambda m: m.generate(torch.tensor([[1, 2]]), prompt_lookup_num_tokens=3),
-            "only supports",
+            "expected no assistant_model and prompt_lookup_num_tokens, got one of them",
+        ),
+        (
+            lambda m: m.generate(torch.tensor([[1, 2]]), assistant_model=m),
+            "expected no assistant_model and prompt_lookup_num_tokens, got one of them",
         ),
         (lambda m: m.generate(torch.tensor([[1]]), max_tokens=3), "max_tokens"),
         (

@@ -122,7 +122,8 @@ def _stopped_by_signals() -> Iterator[None]:
 
 def _fail(code: int, reason: object) -> int:
     text = " ".join(str(reason).split()) or type(reason).__name__
-    print(f"{PROGRAM}: error: {text}", file=sys.stderr)
+    if sys.stderr is not None:  # else the standard output would have it
+        print(f"{PROGRAM}: error: {text}", file=sys.stderr)
     return code
 
 

@@ -16,7 +16,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print the error in one line instead of the usage."""
-        print(f"{self.prog}: error: {message}; see {self.prog} --help", file=sys.stderr)
+        if sys.stderr is not None:  # else the standard output would have it
+            print(f"{self.prog}: error: {message}; see {self.prog} --help", file=sys.stderr)
         raise SystemExit(2)
 
 

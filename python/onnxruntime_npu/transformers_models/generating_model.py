@@ -56,6 +56,16 @@ class GeneratingModel(ExportedModel, GenerationMixin):
         kwargs.pop("tokenizer", None)
         return super().prepare_inputs_for_generation(input_ids, **kwargs)  # type: ignore[misc, arg-type]
 
+    def _validate_generation_mode(self, generation_mode: GenerationMode, *given: Any) -> None:
+        """Refuse assisted decoding in the words of who asked for it."""
+        if generation_mode == GenerationMode.ASSISTED_GENERATION:
+            raise ArgumentError(
+                "expected no assistant_model and prompt_lookup_num_tokens, got one of them: an "
+                "exported cache does not go back. Leave it out; CausalLM.generate has "
+                "prompt_lookup_num_tokens for models exported with cache='paged'"
+            )
+        super()._validate_generation_mode(generation_mode, *given)  # type: ignore[misc]
+
     def _prepare_cache_for_generation(
         self,
         generation_config: GenerationConfig,
