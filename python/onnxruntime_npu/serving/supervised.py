@@ -105,11 +105,11 @@ class Supervised(ABC, Generic[Limits]):
             usable = usable or not failed_at_once
             self._connection = self._limits = None
             reason = self._reason = self._reason or "its process ended"
-            _LOG.error("the %s failed: %s", self.name, reason)
             self._fail_all(ApiError(503, "engine_failed", f"the {self.name} failed: {reason}"))
             if not usable:
                 self._on_unusable(f"the {self.name} does not start: {reason}")
                 return
+            _LOG.error("the %s failed: %s", self.name, reason)
             pause = min(2 * pause, _LONGEST_PAUSE) if failed_at_once else _FIRST_PAUSE
             await asyncio.sleep(pause)
             self._metrics.engine_restarts.inc()
