@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import os
 import re
 
-from ..errors import ArgumentError
+from ..serving.settings import API_KEY, Settings, api_key
 from .arguments import (
     PROVIDERS,
     RANKS,
@@ -19,7 +18,6 @@ from .arguments import (
     whole_number,
 )
 
-_API_KEY = "ORT_NPU_API_KEY"  # not an argument: other users of a machine can read those
 _MOST_GUESSED = 7  # with the next token, what a step of the engine guesses for all answers
 # As browsers send one: a scheme, a host and perhaps a port.
 _ORIGIN = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/?#\s]+")
@@ -32,7 +30,7 @@ def add_command(commands: Commands) -> None:
         help="an OpenAI-compatible service for exported models",
         description="Serve a model exported with --cache paged (/v1/chat/completions, "
         "/v1/completions) or an exported encoder (/v1/embeddings), with /v1/models, /tokenize, "
-        f"/detokenize, /health, /ready and /metrics. With the environment variable {_API_KEY} set, "
+        f"/detokenize, /health, /ready and /metrics. With the environment variable {API_KEY} set, "
         "clients have to send its value as their API key.",
     )
     serve.add_argument(
@@ -112,24 +110,9 @@ def _origin(text: str) -> str:
     return text
 
 
-def _api_key() -> str | None:
-    """Return the key that clients have to send, None for a service without one.
-
-    Raises ArgumentError for one that no header can hold, such as with the end of a file's line.
-    """
-    key = os.environ.get(_API_KEY) or None
-    if key is not None and not (key.isprintable() and key == key.strip()):
-        raise ArgumentError(
-            f"{_API_KEY} expected a key without space around it, ends of lines and characters that "
-            "are not printed: no client could send it"
-        )
-    return key
-
-
 def _serve(arguments: argparse.Namespace) -> None:
     try:
         from ..serving.server import serve
-        from ..serving.settings import Settings
 
         settings = Settings(
             host=arguments.host,
@@ -139,7 +122,7 @@ def _serve(arguments: argparse.Namespace) -> None:
             ranks=arguments.ranks,
             model_name=arguments.name,
             embeddings=arguments.embeddings,
-            api_key=_api_key(),
+            api_key=api_key(),
             ssl_certfile=arguments.ssl_certfile,
             ssl_keyfile=arguments.ssl_keyfile,
             cors_origins=tuple(arguments.cors_origin),

@@ -8,7 +8,6 @@ of its own. Ray sends it requests, adds and removes replicas, and replaces those
 
 import asyncio
 import dataclasses
-import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -23,9 +22,8 @@ from ..errors import ServingError
 from ..session.provider_library import get_ep_name
 from .app import create_app
 from .service import open_service
-from .settings import Settings
+from .settings import Settings, api_key
 
-_API_KEY = "ORT_NPU_API_KEY"
 _NPU = "NPU"  # the resource by which Ray knows NPUs
 _START_POLL_SECONDS = 0.1
 _HEALTH_CHECK_SECONDS = 5.0
@@ -117,8 +115,7 @@ def replica_app(directory: str, settings: Settings) -> FastAPI:
     Raises ArgumentError, in the replica, for a directory that cannot be served.
     """
     unusable: list[str] = []
-    key = os.environ.get(_API_KEY) or None
-    settings = dataclasses.replace(settings, api_key=key, device=_device())
+    settings = dataclasses.replace(settings, api_key=api_key(), device=_device())
     service = open_service(directory, settings, unusable.append)
     app = create_app(service)
     app.state.unusable = unusable

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
+from ..errors import ArgumentError
+
+# Not an argument: other users of a machine can read those.
+API_KEY = "ORT_NPU_API_KEY"
 _LONGEST_SENDING = 60.0  # seconds
 
 
@@ -32,3 +37,17 @@ class Settings:
     def patience(self) -> float:
         """How long a client may take to send the head of a request, and its body."""
         return min(self.deadline, _LONGEST_SENDING)
+
+
+def api_key() -> str | None:
+    """Return the key that clients have to send, None for a service without one.
+
+    Raises ArgumentError for one that no header can hold, such as with the end of a file's line.
+    """
+    key = os.environ.get(API_KEY) or None
+    if key is not None and not (key.isprintable() and key == key.strip()):
+        raise ArgumentError(
+            f"{API_KEY} expected a key without space around it, ends of lines and characters that "
+            "are not printed: no client could send it"
+        )
+    return key
