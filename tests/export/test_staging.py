@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shutil
@@ -47,6 +48,44 @@ def test_failed_export_leaves_an_earlier_one_as_it_was(tmp_path, monkeypatch, fa
     assert {path.name: path.read_text() for path in out.iterdir()} == {
         "model.onnx": "earlier", "model.onnx.data": "earlier", "notes.txt": "earlier",
     }  # fmt: skip
+
+
+def test_what_an_earlier_export_wrote_is_gone(tmp_path):
+    def write(folder, *names):
+        with staged(folder, "model.onnx") as place:
+            for name in names:
+                (place / name).write_text(name)
+            (place / "export_report.json").write_text('{"model": "tiny"}')
+
+    out = tmp_path / "out"
+    write(out, "model.onnx", "model.onnx.data", "chat_template.jinja", "genai_config.json")
+    write(out / "rank_0", "model.onnx")
+    write(out / "rank_1", "model.onnx")
+    for mine in (out / "notes.txt", out / "rank_1" / "notes.txt"):
+        mine.write_text("mine")
+    with staged(out, "other.onnx") as place:  # one file, without a report: nothing is its own
+        (place / "other.onnx").write_text("other")
+    assert (out / "chat_template.jinja").is_file() and (out / "rank_0" / "model.onnx").is_file()
+    write(out, "model.onnx", "tokenizer.json")
+    report = json.loads((out / "export_report.json").read_text())
+    written = ["export_report.json", "model.onnx", "tokenizer.json"]
+    assert report == {"model": "tiny", "written": written}
+    assert {str(path.relative_to(out)) for path in out.rglob("*")} == {
+        *written, "notes.txt", "other.onnx", "rank_1", "rank_1/notes.txt",
+    }  # fmt: skip
+
+
+def test_reports_of_somebody_else_remove_nothing(tmp_path):
+    (tmp_path / "kept").write_text("kept")
+    given = ("", "[]", '{"written": ["../kept", 5]}', '{"written": 5}', '{"files": {"kept": 1}}')
+    for text in given:
+        out = tmp_path / "out"
+        out.mkdir(exist_ok=True)
+        (out / "kept").write_text("kept")
+        (out / "export_report.json").write_text(text)
+        with staged(out, "model.onnx") as place:
+            (place / "export_report.json").write_text("{}")
+        assert (out / "kept").is_file() and (tmp_path / "kept").is_file()
 
 
 @pytest.mark.parametrize(("fail", "error"), FAILURES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -11,12 +12,17 @@ from pathlib import Path
 from ..errors import ExportError
 from ..uninterrupted import uninterrupted
 
+_REPORT = "export_report.json"
+_WRITTEN = "written"  # of it: names of the files that the export wrote
+
 
 @contextlib.contextmanager
 def staged(out: Path, last: str) -> Iterator[Path]:
     """Give a temporary folder to write to; move its files into the folder ``out`` at the end.
 
-    Files of the same names are replaced, others in ``out`` stay. ``last`` is removed first and
+    Files of the same names are replaced. If there is a report, it gets their names, and what an
+    earlier export with a report wrote and this one does not is removed: a model is never read with
+    another one's template or settings. Other files in ``out`` stay. ``last`` is removed first and
     moved last, so that it never stands beside files that it does not belong to. If the block
     raises, also by an interruption, ``out`` is as it was and the temporary folder is gone.
 
@@ -33,8 +39,11 @@ def staged(out: Path, last: str) -> Iterator[Path]:
     try:
         yield folder
         with uninterrupted():
+            names = _named_in_report(folder)
             out.mkdir(exist_ok=True)
             (out / last).unlink(missing_ok=True)
+            if names:
+                _remove_earlier(out, names)
             for source in sorted(folder.iterdir(), key=lambda path: path.name == last):
                 source.replace(out / source.name)
     except OSError as error:
@@ -45,3 +54,31 @@ def staged(out: Path, last: str) -> Iterator[Path]:
             if made:
                 with contextlib.suppress(OSError):  # it holds what was written
                     place.rmdir()
+
+
+def _named_in_report(folder: Path) -> set[str]:
+    """Write the names of a folder's files to its report and return them; none without a report."""
+    path = folder / _REPORT
+    if not path.is_file():
+        return set()
+    names = {each.name for each in folder.iterdir()}
+    report = json.loads(path.read_text(encoding="utf-8"))
+    text = json.dumps({**report, _WRITTEN: sorted(names)}, indent=2)
+    path.write_text(f"{text}\n", encoding="utf-8")
+    return names
+
+
+def _remove_earlier(out: Path, names: set[str]) -> None:
+    """Remove what an earlier export wrote to a folder, or for its ranks, except what is new."""
+    for place in (out, *out.glob("rank_*")):
+        try:
+            written = json.loads((place / _REPORT).read_text(encoding="utf-8")).get(_WRITTEN, [])
+        except (OSError, ValueError, AttributeError):  # no report, or somebody else's
+            continue
+        for name in written if isinstance(written, list) else ():
+            stays = place == out and name in names
+            if isinstance(name, str) and Path(name).name == name and not stays:
+                (place / name).unlink(missing_ok=True)
+        if place != out:
+            with contextlib.suppress(OSError):  # it holds something else
+                place.rmdir()
