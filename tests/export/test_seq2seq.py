@@ -357,6 +357,7 @@ def test_onnxruntime_genai_runs_the_directory_of_whisper(genai, exported, provid
         ({}, {"prompt": []}, "expected a prompt of tokens from 0 to 96"),
         ({}, {"prompt": [97]}, "expected a prompt of tokens from 0 to 96"),
         ({}, {"prompt": ["a"]}, "expected a prompt of token ids"),
+        ({}, {"prompt": [True]}, "expected a prompt of token ids: .*bool"),
         ({}, {"max_new_tokens": 0}, "max_new_tokens expected a whole number from 1"),
         ({}, {"sampler": 3}, "expected a Sampler or a function"),
     ],

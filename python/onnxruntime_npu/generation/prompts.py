@@ -60,10 +60,17 @@ def seen_tokens(rows: list[list[int]], mask: Sequence[Sequence[Any]]) -> list[li
     ]
 
 
+def token_id(value: Any) -> int:
+    """Return a token, also of NumPy or torch; TypeError for a bool and what is no whole number."""
+    if isinstance(value, bool):
+        raise TypeError("'bool' object is no token id")
+    return operator.index(value)
+
+
 def checked_rows(rows: Any, vocabulary: int) -> list[list[int]]:
     """Return rows of token ids; ArgumentError for empty ones and tokens outside the vocabulary."""
     try:
-        checked = [[_token(token) for token in row] for row in rows]
+        checked = [[token_id(token) for token in row] for row in rows]
     except TypeError as error:
         raise ArgumentError(f"expected prompts as rows of token ids: {error}") from None
     if not checked or not all(checked):
@@ -93,8 +100,8 @@ def _rows(prompts: Any) -> list[list[int]]:
             raise TypeError(f"{type(prompts).__name__!r} object is no text")
         given = [_plain(each) for each in _plain(prompts)]
         if any(isinstance(each, list | tuple) for each in given):
-            return [[_token(token) for token in row] for row in given]
-        return [[_token(token) for token in given]]
+            return [[token_id(token) for token in row] for row in given]
+        return [[token_id(token) for token in given]]
     except TypeError as error:
         raise ArgumentError(f"expected {_FORMS}, got {_shown(prompts)}: {error}") from None
 
@@ -102,12 +109,6 @@ def _rows(prompts: Any) -> list[list[int]]:
 def _plain(value: Any) -> Any:
     """Return the numbers of an array or tensor as lists."""
     return value.tolist() if hasattr(value, "tolist") else value
-
-
-def _token(value: Any) -> int:
-    if isinstance(value, bool):
-        raise TypeError("'bool' object is no token id")
-    return operator.index(value)
 
 
 def _kept(rows: list[list[int]], attention_mask: Any) -> list[list[int]]:

@@ -5,7 +5,6 @@ Keys and values of source and past tokens stay on the device between steps.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
@@ -21,6 +20,7 @@ from .logits_processing import ProcessedChoice
 from .logits_rules import LogitsRules
 from .loop import Generation, checked_count, chooser, run
 from .preallocated_cache import POSITION, PreallocatedCache
+from .prompts import token_id
 from .text_stream import TextStream
 
 ENCODER, DECODER = "encoder_model.onnx", "decoder_model.onnx"
@@ -182,7 +182,7 @@ class Seq2SeqLM(Exported):
         if isinstance(prompt, str):
             given = self.tokenizer.encode(prompt, add_special_tokens=False)
         try:
-            tokens = [operator.index(token) for token in given]
+            tokens = [token_id(token) for token in given]
         except TypeError as error:
             raise ArgumentError(f"expected a prompt of token ids: {error}") from None
         if not tokens or not all(0 <= token < self.vocabulary for token in tokens):
