@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from .errors import ArgumentError
+from .is_number import is_number
 
 _SAMPLER = "sampler.onnx"
 SMALLEST = 2.0**-126  # of normal float32 numbers: a smaller temperature is a division by 0
@@ -39,15 +40,12 @@ class Sampler:
             ("top_k", Integral, lambda v: v >= 0, "a whole number from 0 as top_k"),
             ("top_p", Real, lambda v: 0 < v <= 1, "0 < top_p <= 1"),
             ("min_p", Real, lambda v: 0 <= v <= 1, "0 <= min_p <= 1"),
-            (
-                "seed",
-                Integral | None,
-                lambda v: v is None or v >= 0,
-                "a whole number from 0 as seed",
-            ),
+            ("seed", Integral, lambda v: v >= 0, "a whole number from 0 as seed"),
         ):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, kind) or not allowed(value):
+            if name == "seed" and value is None:
+                continue
+            if not is_number(value, kind) or not allowed(value):
                 raise ArgumentError(f"expected {expected}, got {value!r}")
         self._generator = np.random.default_rng(self.seed)
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..errors import ArgumentError, ExportError
+from ..is_number import is_number
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 # The opset of torch's translations: others are reached through a version converter.
@@ -47,7 +48,7 @@ def check_opset(opset: int | None) -> int:
     """Return the opset to export to; raises ArgumentError for one that torch cannot target."""
     if opset is None:
         return DEFAULT_OPSET
-    if isinstance(opset, bool) or not isinstance(opset, int) or opset not in _OPSETS:
+    if not is_number(opset, int) or opset not in _OPSETS:
         raise ArgumentError(
             f"expected an opset from {_OPSETS.start} to {_OPSETS.stop - 1}, got {opset!r}"
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from ..errors import ArgumentError
+from ..is_number import is_number
 from . import expert_parallel, tensor_parallel
 from .divided_linear import GROUP
 from .proof import Findings
@@ -25,7 +26,7 @@ class Division:
 
     def __post_init__(self) -> None:
         for name, ranks in vars(self).items():
-            if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
+            if not is_number(ranks, int) or ranks < 1:
                 raise ArgumentError(f"{name} expected a whole number from 1, got {ranks!r}")
         if self.tensor_parallel > 1 and self.expert_parallel not in (1, self.tensor_parallel):
             raise ArgumentError(

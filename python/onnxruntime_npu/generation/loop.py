@@ -12,6 +12,7 @@ import numpy as np
 import onnxruntime as ort
 
 from ..errors import ArgumentError
+from ..is_number import is_number
 from ..sampling import Chooser, Sampler
 from ..session.ortvalue import ortvalue_to_numpy
 from .decoding import Stepper
@@ -97,8 +98,7 @@ def run(
 
 def checked_count(max_new_tokens: Any) -> int:
     """Return the number of tokens to generate; ArgumentError unless it is a whole one from 1."""
-    whole = isinstance(max_new_tokens, Integral) and not isinstance(max_new_tokens, bool)
-    if not whole or max_new_tokens < 1:
+    if not is_number(max_new_tokens, Integral) or max_new_tokens < 1:
         raise ArgumentError(
             f"max_new_tokens expected a whole number from 1, got {max_new_tokens!r}"
         )

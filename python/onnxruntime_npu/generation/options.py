@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import ArgumentError
+from ..is_number import is_number
 from ..sampling import SMALLEST, Sampler
 
 _SAMPLING = ("temperature", "top_k", "top_p", "min_p")
@@ -175,7 +176,7 @@ class GenerationOptions:
 
 
 def _is_token(value: Any) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+    return is_number(value, Integral)
 
 
 def _positive(value: float) -> bool:
@@ -192,5 +193,5 @@ def _divides(value: float) -> bool:
 
 
 def _check(name: str, value: Any, kind: Any, allowed: Callable[[Any], bool], expected: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, kind) or not allowed(value):
+    if not is_number(value, kind) or not allowed(value):
         raise ArgumentError(f"{name} expected {expected}, got {value!r}")

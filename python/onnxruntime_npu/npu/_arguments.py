@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 from .. import _C
+from ..is_number import is_number
 from ._lazy import init
 
 _names = {"npu", "privateuseone"}  # the device type before and after torch renames it
@@ -54,7 +55,7 @@ def device_index(device: Any = None, *, allow_none: bool = True) -> int:
     """
     if device is None and allow_none:
         return _C.current_device()
-    if isinstance(device, int) and not isinstance(device, bool):
+    if is_number(device, int):
         return device
     if isinstance(device, str):
         kind, colon, number = device.partition(":")
@@ -90,7 +91,7 @@ def stream_handle(stream: Any) -> int:
     if stream is None:
         return 0
     handle = getattr(stream, "npu_stream", stream)
-    if isinstance(handle, bool) or not isinstance(handle, int):
+    if not is_number(handle, int):
         raise TypeError(
             "Invalid type for stream argument, must be `torch_npu.npu.Stream` or `int` "
             f"representing a pointer to an existing stream, got {type(stream).__name__}"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .. import _C, torch_bridge
+from ..is_number import is_number
 from ._arguments import Entered, checked_index, device_index, is_npu_device
 from ._lazy import init
 
@@ -247,8 +248,8 @@ def set_sync_debug_mode(debug_mode: int | str) -> None:
         RuntimeError: another value.
     """
     global _sync_debug_mode
-    mode = _sync_debug_modes.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
-    if isinstance(mode, bool) or not isinstance(mode, int) or not 0 <= mode <= 2:
+    mode: Any = _sync_debug_modes.get(debug_mode) if isinstance(debug_mode, str) else debug_mode
+    if not is_number(mode, int) or not 0 <= mode <= 2:
         known = "`default`, `warn`, `error`" if isinstance(debug_mode, str) else "0,1,2"
         raise RuntimeError(
             f"invalid value of debug_mode, expected one of {known}, got {debug_mode!r}"

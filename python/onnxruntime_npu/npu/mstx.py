@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from .. import _C
+from ..is_number import is_number
 from . import mark_recording
 from .streams import Event, Stream
 
@@ -84,7 +85,7 @@ class mstx:
     @staticmethod
     def range_end(range_id: int, domain: str = "default") -> None:
         """Close a range, on any thread; id 0 does nothing."""
-        if isinstance(range_id, bool) or not isinstance(range_id, int):
+        if not is_number(range_id, int):
             warnings.warn(f"mstx: expected the id of a range, got {range_id!r}", stacklevel=2)
             return
         with _lock:

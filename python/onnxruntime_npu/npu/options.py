@@ -11,6 +11,7 @@ import warnings
 from typing import Any
 
 from .. import _C
+from ..is_number import is_number
 from ._lazy import is_initialized
 
 __all__ = [
@@ -149,7 +150,7 @@ class _Matmul(_HF32):
         if name != "cube_math_type":
             return super().__setattr__(name, value)
         number = getattr(value, "value", value)
-        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= 4:
+        if not is_number(number, int) or not 0 <= number <= 4:
             raise TypeError(f"cube_math_type: expected one of 0 to 4, got {value!r}")
         set_option({"CUBE_MATH_TYPE": number})
 

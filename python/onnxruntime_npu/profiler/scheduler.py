@@ -6,6 +6,8 @@ import warnings
 
 from torch.profiler import ProfilerAction
 
+from ..is_number import is_number
+
 __all__ = ["ProfilerAction", "Schedule"]
 
 
@@ -51,7 +53,7 @@ class Schedule:
 
 
 def _at_least(name: str, value: int, least: int) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+    if is_number(value, int) and value >= least:
         return value
     warnings.warn(
         f"[profiler.schedule] expected {name} >= {least}, got {value!r}; {least} is used",

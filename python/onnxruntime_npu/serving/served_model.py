@@ -12,6 +12,7 @@ from typing import Any
 from ..errors import ArgumentError
 from ..generation import TextStream
 from ..generation.byte_text import ByteTextStream, ByteTokens
+from ..is_number import is_number
 from .served_directory import ServedDirectory
 from .tool_formats import ToolFormat, tool_format
 
@@ -45,8 +46,7 @@ class ServedModel(ServedDirectory):
         config = self.json("generation_config.json")
         for name in _DEFAULTS:
             value = config.get(name, 0)
-            number = isinstance(value, (int, float)) and not isinstance(value, bool)
-            if value is not None and not (number and 0 <= value < math.inf):
+            if value is not None and not (is_number(value, (int, float)) and 0 <= value < math.inf):
                 raise ArgumentError(
                     f"expected {name} of generation_config.json to be a number from 0, got "
                     f"{value!r} in {self.directory}: correct it, or leave it out"
