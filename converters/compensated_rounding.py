@@ -20,8 +20,8 @@ _DAMPING = 0.3
 _CANDIDATES = 8
 _SMALLEST = 0.65  # of the range of a group's values
 
-# Of offsets: a kernel adds these eighths to the integers, both in one byte, instead of multiplying
-# them with the sums of its inputs.
+# Of offsets: one byte holds such eighths and an integer (kFraction of rounded_vnni_exact.cc), so
+# that the kernel adds them once instead of multiplying them with the sums of its inputs.
 _PARTS, _LEAST, _MOST = 8, -8.0, 8.875
 
 _Grid = tuple[torch.Tensor, torch.Tensor]  # scales and offsets [rows]

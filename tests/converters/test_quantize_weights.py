@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from onnxruntime_npu.converters import SCHEMES, quantize_weights
+from onnxruntime_npu.converters import SCHEMES, compensated_rounding, quantize_weights
 from onnxruntime_npu.converters.calibration import rounded_for_inputs, seen_inputs
 from onnxruntime_npu.converters.compensated_rounding import compensated_columns
 from onnxruntime_npu.converters.rounding import quantized_columns
@@ -392,6 +393,18 @@ def test_rounding_for_inputs_finds_offsets_that_are_eighths(offset: float) -> No
     assert torch.equal(offsets, (offsets * 8).round() / 8)
     restored = (found.t().unflatten(1, (8, 32)) + offsets.t()[..., None]) * scales.t()[..., None]
     torch.testing.assert_close(restored.flatten(1), weight, rtol=1e-4, atol=1e-4)
+
+
+def test_offsets_are_those_that_a_kernel_adds_to_int4_in_a_byte() -> None:
+    """Results are right with any offsets; with others, a product is slower and nothing tells."""
+    root = Path(__file__).resolve().parents[2]
+    kernel = (root / "ep/kernels/gemm/rounded_vnni_exact.cc").read_text()
+    (fraction,) = re.findall(r"int kFraction = bits == 4 \? (\d+) : 0;", kernel)
+    parts = 2 ** int(fraction)
+    assert parts == compensated_rounding._PARTS
+    # What an int8 holds beside the least and the greatest integer of 4 bits.
+    assert (-128 + 8 * parts) / parts == compensated_rounding._LEAST
+    assert (127 - 7 * parts) / parts == compensated_rounding._MOST
 
 
 def test_zeros_stay_zeros() -> None:
