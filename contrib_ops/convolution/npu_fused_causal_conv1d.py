@@ -29,7 +29,13 @@ op = npu_op(
         **{name: INDICES for name in ("query_start_loc", "cache_indices", *_OF_SEQUENCES)},
     },
 )
-op.function(build)
+
+
+@op.function
+def body(b, call, *inputs):
+    return build(b, call, dict(zip((x.name for x in op.inputs), inputs, strict=True)))
+
+
 _causal_calls.add(op)
 
 
