@@ -139,10 +139,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
                 )
             )
             values = {**dict(zip(output_names, results, strict=False)), **bound, **before}
-            leaves, ctx.saved_structure = pytree.tree_flatten({n: values[n] for n in formula.saves})
-            ctx.saved_constants = [None if isinstance(v, torch.Tensor) else v for v in leaves]
-            ctx.saved_is_tensor = [isinstance(v, torch.Tensor) for v in leaves]
-            ctx.save_for_backward(*(v for v in leaves if isinstance(v, torch.Tensor)))
+            _save(ctx, {n: values[n] for n in formula.saves})
         ctx.list_lengths = {n: len(bound[n]) for n in tensor_names if isinstance(bound[n], list)}
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -152,12 +149,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
             raise NotImplementedError(f"derivative for npu::{schema.name} is not implemented")
         if not any(g is not None for g in grads):
             return (None,) * len(ctx.needs_input_grad)
-        saved = iter(ctx.saved_tensors)
-        leaves = [
-            next(saved) if is_tensor else constant
-            for is_tensor, constant in zip(ctx.saved_is_tensor, ctx.saved_constants, strict=True)
-        ]
-        values = pytree.tree_unflatten(leaves, ctx.saved_structure)
+        values = _saved(ctx)
         for output in formula.outputs:
             i = output_names.index(output)
             values[f"grad_{output}"] = list(grads[i:]) if op.outputs[i].variadic else grads[i]
@@ -187,19 +179,8 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
                 flat += [None] * length if gradient is None else gradient
         return (None, *flat)
 
-    class_name = "".join(part.capitalize() for part in schema.name.strip("_").split("_"))
-    function = type(
-        class_name,
-        (torch.autograd.Function,),
-        {
-            "forward": staticmethod(forward),
-            "backward": staticmethod(
-                once_differentiable(backward)
-                if formula and not op.differentiable_twice
-                else backward
-            ),
-        },
-    )
+    once = formula and not op.differentiable_twice
+    function = _function(schema.name, forward, once_differentiable(backward) if once else backward)
 
     def node(
         run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], seeds: bool = False
@@ -220,7 +201,7 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
                     f"tensor that does not require grad; detach() it"
                 )
         call = _Call(run, bound)
-        outputs = function.apply(call, *tensors)  # type: ignore[attr-defined]
+        outputs = function.apply(call, *tensors)
         if call.has_list_result:
             head = result_count - 1
             results = (*outputs[:head], list(outputs[head:]))
@@ -231,6 +212,31 @@ def make_node(op: Op, schema: Schema, in_place: Mapping[int, str]) -> Callable[.
         return results or None
 
     return node
+
+
+def _save(ctx: Any, values: dict[str, Any]) -> None:
+    """Save values for the gradient: tensors as autograd wants them, which it checks for changes."""
+    leaves, ctx.saved_structure = pytree.tree_flatten(values)
+    ctx.saved_constants = [None if isinstance(v, torch.Tensor) else v for v in leaves]
+    ctx.saved_is_tensor = [isinstance(v, torch.Tensor) for v in leaves]
+    ctx.save_for_backward(*(v for v in leaves if isinstance(v, torch.Tensor)))
+
+
+def _saved(ctx: Any) -> Any:
+    """Return what _save has saved."""
+    saved = iter(ctx.saved_tensors)
+    leaves = [
+        next(saved) if is_tensor else constant
+        for is_tensor, constant in zip(ctx.saved_is_tensor, ctx.saved_constants, strict=True)
+    ]
+    return pytree.tree_unflatten(leaves, ctx.saved_structure)
+
+
+def _function(name: str, forward: Callable[..., Any], backward: Callable[..., Any]) -> Any:
+    """Return a subclass of autograd.Function, called as an operator's node is in torch."""
+    class_name = "".join(part.capitalize() for part in name.strip("_").split("_"))
+    methods = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+    return type(class_name, (torch.autograd.Function,), methods)
 
 
 def _check_may_be_written(tensor: torch.Tensor) -> None:
