@@ -219,11 +219,13 @@ def test_streams_of_torch_wait_for_events():
     event, plain = npu.Event(), torch.Stream("npu")
     assert isinstance(event, torch.Event)
     plain.wait_event(event)  # never recorded
-    with npu.stream(npu.Stream()):
-        npu._sleep(50_000_000)
+    gate, blocked = npu.ExternalEvent(), npu.Stream()
+    gate.wait(blocked)
+    with npu.stream(blocked):
         event.record(torch.accelerator.current_stream())
     assert not event.query()
     plain.wait_event(event)
+    gate.record(npu.default_stream())
     plain.synchronize()
     assert event.query()
     event.wait(plain)
