@@ -14,7 +14,6 @@ inline constexpr DTypeSet kFloat64{DType::kFloat64};
 inline constexpr DTypeSet kBool{DType::kBool};
 inline constexpr DTypeSet kInt64{DType::kInt64};
 inline constexpr DTypeSet kAllFloats = kFloats | kFloat64;
-inline constexpr DTypeSet kSigned = kAllFloats | kSignedInts;
 // Of operators that ONNX has not extended to bfloat16.
 inline constexpr DTypeSet kWithoutBFloat16 =
     kIntegers | DTypeSet{DType::kFloat32, DType::kFloat16, DType::kFloat64, DType::kBool};
@@ -40,7 +39,6 @@ using ComputeType = std::conditional_t<kIsHalf<T>, float, T>;
 template <class... Ts>
 struct Types {};
 using FloatTypes = Types<float, Float16, BFloat16, double>;
-using SignedIntTypes = Types<int8_t, int16_t, int32_t, int64_t>;
 using SignedTypes = Types<float, Float16, BFloat16, double, int8_t, int16_t, int32_t, int64_t>;
 using NumericTypes =
     Types<float, Float16, BFloat16, double, int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;

@@ -1,13 +1,9 @@
-// Dispatch by the type of numbers, and dense output tensors.
+// Dispatch by the type of numbers.
 #pragma once
 
 #include <ATen/Dispatch.h>
-#include <ATen/core/Tensor.h>
 
 #include <type_traits>
-
-#include "python/csrc/torch/kernel_call.h"
-#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 
@@ -46,13 +42,5 @@ inline bool IsNumber(at::ScalarType dtype) {
 // The type in which numbers of type T are computed.
 template <class T>
 using Real = std::conditional_t<std::is_integral_v<T> || std::is_same_v<T, double>, T, float>;
-
-// `out` itself if it is dense and of `dtype`, else new memory to be copied into it.
-inline at::Tensor DenseTarget(const at::Tensor& out, at::ScalarType dtype) {
-  return out.is_contiguous() && out.scalar_type() == dtype ? out : Empty(out.sizes(), dtype, out);
-}
-inline at::Tensor& Deliver(const at::Tensor& target, at::Tensor& out) {
-  return target.is_same(out) ? out : out.copy_(target);
-}
 
 }  // namespace npu::aten

@@ -26,6 +26,7 @@
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {

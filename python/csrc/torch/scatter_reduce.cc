@@ -14,6 +14,7 @@
 #include "python/csrc/torch/numbers.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/scatter.h"
+#include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
