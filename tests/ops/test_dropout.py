@@ -15,7 +15,6 @@ from op_paths import CPU, NPU, make_model, run_model
 DEVICES = ["cpu", *(["npu"] if torch_device.is_built() else [])]
 devices = pytest.mark.parametrize("device", DEVICES)
 DROPOUT = all_ops()["_npu_dropout"]
-CHOICE = all_ops()["npu_random_choice_with_mask"]
 
 
 def _bits(mask: torch.Tensor, count: int) -> torch.Tensor:
