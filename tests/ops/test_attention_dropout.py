@@ -20,6 +20,11 @@ def _fusion(*tensors: torch.Tensor, **given: object) -> tuple[object, ...]:
     return onnxruntime_npu.npu_fusion_attention(*tensors, 2, "BNSD", scale=0.25, **given)
 
 
+def _close(got: torch.Tensor, want: torch.Tensor) -> None:
+    """Sums of up to 64 products of float32; the reference adds in float64."""
+    torch.testing.assert_close(got.cpu().double(), want, rtol=1e-5, atol=1e-5)
+
+
 def test_reference_philox_matches_published_values() -> None:
     all_ops()
     philox = sys.modules["onnxruntime_npu.contrib_ops.attention._dropout"].philox
@@ -71,7 +76,7 @@ def test_gradient_uses_the_forward_dropout_mask() -> None:
     )[0]
     want = torch.autograd.grad((again * weight).sum(), wide)
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-5)
+        _close(g, w)
 
 
 def test_checkpointing_reuses_the_dropout_mask() -> None:
@@ -168,7 +173,7 @@ def test_multi_head_attention_gradient_uses_its_dropout_mask() -> None:
     op = all_ops()["npu_multi_head_attention"]
     want = torch.autograd.grad((op.call_reference(*again)[0] * weight).sum(), wide)
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g.double(), w, rtol=1e-4, atol=1e-4)
+        _close(g, w)
 
 
 @pytest.mark.parametrize("device", ["cpu", "npu"])
@@ -193,10 +198,10 @@ def test_attention_score_gradient_uses_its_dropout_mask(device: str) -> None:
     q, k, v, m = wide
     again = (torch.softmax(q @ k * 0.25 + m, -1) * kept) @ v.transpose(2, 3)
     again = again.transpose(1, 2).reshape(80, 32)
-    torch.testing.assert_close(out.detach().cpu().double(), again, rtol=1e-4, atol=1e-5)
+    _close(out.detach(), again)
     want = torch.autograd.grad((again * weight).sum(), wide)
     for g, w in zip(got, want, strict=True):
-        torch.testing.assert_close(g.cpu().double(), w, rtol=1e-4, atol=1e-5)
+        _close(g, w)
 
 
 def test_compiled_attention_score_gradient_with_dropout_is_refused() -> None:

@@ -94,8 +94,9 @@ def test_what_is_omitted_is_one_or_nothing(device: str) -> None:
     ones, zeros = torch.ones(9, 4), torch.zeros(9, 4)
     expected = _formula(q, k, v, ones, torch.zeros(1, 4, 8, 16), [9], 1.0, zeros)
     assert (out.dtype, state.dtype) == (torch.bfloat16, torch.float32)
-    torch.testing.assert_close(out.double(), torch.tensor(expected[0]), rtol=1.6e-2, atol=1.6e-2)
-    torch.testing.assert_close(state.double(), torch.tensor(expected[1]), rtol=2e-5, atol=2e-5)
+    for found, right in ((out, expected[0]), (state, expected[1])):
+        limit = ACCURACY[found.dtype]
+        torch.testing.assert_close(found.double(), torch.tensor(right), rtol=limit, atol=limit)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -162,7 +162,8 @@ def test_other_meanings_are_left_alone(mixtral, op, change):
     feeds = {name: np.random.default_rng(4).normal(size=(2, 3, HIDDEN)).astype(np.float32)}
     wanted = ort.InferenceSession(model, providers=[CPU]).run(None, feeds)
     for got, expected in zip(session.run(None, feeds), wanted, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+        # Sums of float32 in another order.
+        np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_a_compiled_model_has_them(mixtral, tmp_path: Path):

@@ -252,4 +252,5 @@ def test_groups_that_need_each_other_are_not_both_one_node(rng):
     fused, plain, groups = run_both(model_of(nodes, feeds, constants, outputs), feeds)
     assert len(groups) == len(layer())
     for x, y in zip(fused, plain, strict=True):
+        # Sixteen units in the last place of 1: sums of float32 in another order.
         np.testing.assert_allclose(x, y, rtol=0, atol=16 * 2.0**-23)

@@ -35,7 +35,8 @@ def check(session: ort.InferenceSession, weight: np.ndarray, rng: np.random.Gene
     assert set(providers_of(session).values()) == {"NPUExecutionProvider"}
     for rows in (1, 40):
         x = rng.standard_normal((rows, 64), dtype=np.float32)
-        np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weight, rtol=1e-4, atol=1e-4)
+        # Sums of 64 products of float32 in another order.
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], x @ weight, rtol=1e-5, atol=2e-5)
 
 
 def test_external_initializers_of_sessions_stay_apart(model, rng):

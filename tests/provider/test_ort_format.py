@@ -60,7 +60,8 @@ def test_what_the_cpu_computes_is_kept_until_the_npu_reads_it(tmp_path, given_as
     (expected,) = reference.run(None, inputs)
     for _ in range(3):
         (actual,) = session.run(None, inputs)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+        # Sums of float32 in another order, of results below 1.
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=4e-6)
 
 
 def test_values_are_copied_between_the_npu_and_the_cpu(tmp_path):

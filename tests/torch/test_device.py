@@ -296,6 +296,7 @@ def test_autocast():
         assert product.dtype == torch.bfloat16 and product.exp().dtype == torch.float32
         assert F.linear(a, a).dtype == torch.bfloat16
     assert (a @ a).dtype == torch.float32
+    # Operands and result are rounded to bfloat16, by up to 2^-9 of each; four products are added.
     torch.testing.assert_close(product.float().cpu(), a.cpu() @ a.cpu(), rtol=3e-2, atol=3e-2)
 
 

@@ -47,7 +47,8 @@ def test_batch_norm_has_gradients():
         (y * y.detach().cos()).sum().backward()
         return y.detach(), x.grad, weight.grad
 
-    equal_on_cpu(gradients, torch.randn(4, 3, 5), torch.rand(3), rtol=1e-4, atol=1e-5)
+    # Sums of float32 in another order.
+    equal_on_cpu(gradients, torch.randn(4, 3, 5), torch.rand(3), rtol=1e-5, atol=5e-6)
 
 
 def test_distributed_batch_norm_parts_match_the_whole():
@@ -76,7 +77,8 @@ def test_distributed_batch_norm_parts_match_the_whole():
     dx = torch.batch_norm_backward_elemt(
         grads[0], halves[0], mean, deviation, None, total, centred, counts.int()
     )
-    torch.testing.assert_close(dx.cpu(), x.grad[:3], rtol=1e-4, atol=1e-5)
+    # Sums of float32 in another order.
+    torch.testing.assert_close(dx.cpu(), x.grad[:3], rtol=1e-5, atol=5e-6)
     torch.testing.assert_close((sums[0][2] + sums[1][2]).cpu(), twin.weight.grad)
     torch.testing.assert_close((sums[0][3] + sums[1][3]).cpu(), twin.bias.grad)
 
@@ -117,7 +119,8 @@ def test_compiled_batch_norm_trains_without_cpu_fallback(kept, momentum):
     for _ in range(2):
         compiled(x.npu()).square().sum().backward()
         twin(x).square().sum().backward()
-    torch.testing.assert_close(module.weight.grad.cpu(), twin.weight.grad, rtol=1e-4, atol=1e-4)
+    # Sums of 200 products of float32, in another order.
+    torch.testing.assert_close(module.weight.grad.cpu(), twin.weight.grad, rtol=1e-5, atol=1e-5)
     if kept:
         torch.testing.assert_close(module.running_var.cpu(), twin.running_var)
 

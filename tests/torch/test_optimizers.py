@@ -56,7 +56,8 @@ def test_steps_match_cpu(case):
             F.cross_entropy(module(x.to(device)), y.to(device)).backward()
             optimizer.step()
     for got, expected in zip(on_npu.parameters(), model.parameters(), strict=True):
-        torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-4, atol=1e-5)
+        # Gradients are sums of float32 in another order.
+        torch.testing.assert_close(got.detach().cpu(), expected.detach(), rtol=1e-5, atol=5e-6)
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {}], ids=["fused", "foreach"])

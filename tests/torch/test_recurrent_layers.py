@@ -16,4 +16,5 @@ def test_recurrent_layers_and_gradients(kind):
     (expected.sin()).sum().backward()
     (got.sin()).sum().backward()
     for (name, e), g in zip(cpu.named_parameters(), npu.parameters(), strict=True):
-        torch.testing.assert_close(g.grad.cpu(), e.grad, rtol=1e-4, atol=1e-5, msg=name)
+        # Sums of float32 over steps, in another order.
+        torch.testing.assert_close(g.grad.cpu(), e.grad, rtol=1e-5, atol=5e-6, msg=name)

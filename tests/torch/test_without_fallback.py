@@ -1,4 +1,4 @@
-"""Operators of models that formerly fell back to the CPU run on the device, with gradients.
+"""Operators of common models run on the device, with gradients.
 
 test_opinfo.py compares values with or without a fallback; these tests exclude a fallback.
 """
@@ -76,7 +76,8 @@ def test_16_bit_floats_are_computed_in_float32_and_rounded_once(dtype):
         expected = function(*(t.float() for t in inputs)).to(dtype)
         got = function(*(t.npu() for t in inputs))
         assert got.dtype == dtype
-        torch.testing.assert_close(got.cpu(), expected, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+        # Where the float32 results differ, they may be rounded to neighbours.
+        torch.testing.assert_close(got.cpu(), expected, rtol=torch.finfo(dtype).eps, atol=1e-6)
 
 
 def test_max_norm_cdist_gradient_survives_rounding():
