@@ -242,7 +242,7 @@ def _config(path: Path) -> dict[str, Any]:
 def _json_object(file: Path) -> dict[str, Any] | None:
     """Return the object that a file holds, None if it holds none."""
     try:
-        values = json.loads(file.read_text())
+        values = json.loads(file.read_bytes())
     except (OSError, ValueError, RecursionError):
         return None
     return values if isinstance(values, dict) else None

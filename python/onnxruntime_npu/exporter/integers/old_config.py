@@ -20,7 +20,7 @@ def old_quantization(folder: Path, tensors: Iterable[str]) -> dict[str, Any] | N
         return None
     for name, method in ((_GPTQ, "gptq"), (_AWQ, "awq")):
         try:
-            values: Any = json.loads((folder / name).read_text())
+            values: Any = json.loads((folder / name).read_bytes())
         except (OSError, ValueError, RecursionError):
             continue
         if isinstance(values, dict):

@@ -109,7 +109,7 @@ def _merged(layer: Any, a: LazyWeight, b: LazyWeight, scale: float) -> LazyWeigh
 
 def _config(folder: Path) -> dict[str, Any]:
     try:
-        config = json.loads((folder / _CONFIG).read_text())
+        config = json.loads((folder / _CONFIG).read_bytes())
     except (ValueError, RecursionError) as error:
         raise ExportError(f"{folder / _CONFIG} is no JSON: {error}") from error
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":

@@ -134,7 +134,7 @@ def check_files(folder: Path) -> dict[str, Entry]:
     if index.suffix != ".json":
         return read_header(index)
     try:
-        places = json.loads(index.read_text())["weight_map"]
+        places = json.loads(index.read_bytes())["weight_map"]
         wrong = [p for p in places.values() if not isinstance(p, str) or Path(p).name != p]
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise ExportError(f"{index} is damaged: expected a 'weight_map' of files") from error
