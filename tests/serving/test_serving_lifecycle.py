@@ -178,7 +178,10 @@ def test_mistakes_at_the_start_are_one_line(served_directory, tmp_path, capsys):
     assert code == 2 and "expected a model exported with --cache paged, got dynamic" in line
     (growing / "genai_config.json").write_text("{")
     code, line = fails(growing)
-    assert code == 2 and "genai_config.json is no JSON" in line
+    assert code == 2 and "expected JSON in UTF-8 in " in line and "genai_config.json, got" in line
+    (growing / "genai_config.json").write_text("[]")
+    code, line = fails(growing)
+    assert code == 2 and "expected a JSON object in " in line and line.endswith(", got list")
     warm = tmp_path / "warm"
     shutil.copytree(served_directory, warm)
     (warm / "generation_config.json").write_text('{"temperature": "warm", "top_p": null}')

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, ClassVar
 import onnxruntime as ort
 
 from ..errors import ArgumentError
+from ..json_files import read_object
 from ..sampling import open_sampler
 from ..session.provider_library import get_ep_name
 from . import ranks
@@ -48,7 +48,7 @@ class Exported(ABC):
             raise ArgumentError(
                 f"{self.directory} holds no {self._main}: export a model to it first"
             )
-        self.report = self._json("export_report.json")
+        self.report = read_object(self.directory / "export_report.json")
         if isinstance(providers, str):
             raise ArgumentError(f"expected a list of providers, got {providers!r}: [{providers!r}]")
         self.providers = ranks.joined(providers or [get_ep_name()], self.report)
@@ -64,8 +64,8 @@ class Exported(ABC):
             # onnxruntime warns that shape arithmetic stays on the CPU; `assignment` lists it.
             session_options.log_severity_level = 3
         self._session_options = session_options
-        self.config = self._json("config.json")
-        self.generation_config = self._json("generation_config.json")
+        self.config = read_object(self.directory / "config.json")
+        self.generation_config = read_object(self.directory / "generation_config.json")
         stop = self.generation_config.get("eos_token_id", self.config.get("eos_token_id"))
         self.stop_tokens = frozenset([stop] if isinstance(stop, int) else stop or [])
         self._load()
@@ -77,20 +77,6 @@ class Exported(ABC):
     def _open(self, name: str) -> ort.InferenceSession:
         path = str(self.directory / name)
         return ort.InferenceSession(path, self._session_options, providers=self.providers)
-
-    def _json(self, name: str) -> dict[str, Any]:
-        path = self.directory / name
-        if not path.is_file():
-            return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ArgumentError(
-                f"expected JSON in UTF-8 in {path}, got other text: {error}"
-            ) from error
-        if not isinstance(content, dict):
-            raise ArgumentError(f"expected a JSON object in {path}, got {type(content).__name__}")
-        return content
 
     @property
     def has_tokenizer(self) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..context_length import encoder_context
 from ..errors import ArgumentError
+from ..json_files import read_object
 from .api_errors import too_long
 
 _LONGEST_TEXT = 8192  # of an encoder without a limit of its own: attention grows with its square
@@ -35,15 +36,8 @@ class ServedDirectory:
         """Raise ArgumentError for a directory of another kind."""
 
     def json(self, name: str) -> dict[str, Any]:
-        """Return the object in a file, {} if there is none; ArgumentError for what is no JSON."""
-        path = self.directory / name
-        if not path.is_file():
-            return {}
-        try:
-            content = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ArgumentError(f"{path} is no JSON: {error}") from None
-        return content if isinstance(content, dict) else {}
+        """Return the object in a file, {} if there is none; ArgumentError for other content."""
+        return read_object(self.directory / name)
 
     def check_length(self, text: str, most: int, param: str | None = None) -> None:
         """Raise a 400 for a text of more than ``most`` tokens, however it would be divided.
