@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,10 @@ import onnx
 import onnxruntime as ort
 import onnxruntime_npu
 import pytest
+from calibration_images import Images
 from fusion_models import fused_nodes, model_of, node, run_both
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 from provider_models import CPU, NPU
 
 MICROSOFT = "com.microsoft:"
@@ -170,15 +170,6 @@ def test_other_meanings_are_left_alone(rng, change):
     np.testing.assert_array_equal(fused, plain)
 
 
-class Images(CalibrationDataReader):
-    def __init__(self, rng: np.random.Generator) -> None:
-        images = (rng.normal(size=(2, 3, 16, 16)).astype(np.float32) for _ in range(4))
-        self.feeds: Iterator[dict] = iter([{"x": image} for image in images])
-
-    def get_next(self) -> dict | None:
-        return next(self.feeds, None)
-
-
 def residual_network(rng: np.random.Generator) -> onnx.ModelProto:
     """The operators of a ResNet: two residual blocks, of which one has a convolution beside it."""
 
@@ -223,7 +214,7 @@ def test_file_of_onnxruntimes_quantizer_runs_on_integers(tmp_path: Path, rng, ac
     onnx.save(residual_network(rng), tmp_path / "floats.onnx")
     path = tmp_path / "quantised.onnx"
     quantize_static(
-        tmp_path / "floats.onnx", path, Images(rng), quant_format=QuantFormat.QDQ,
+        tmp_path / "floats.onnx", path, Images(rng, 16), quant_format=QuantFormat.QDQ,
         per_channel=True, activation_type=activations, weight_type=QuantType.QInt8,
     )  # fmt: skip
     options = ort.SessionOptions()

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import onnxruntime_npu
+from calibration_images import Images
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
-from onnxruntime.quantization import CalibrationDataReader, QuantFormat, quantize_static
+from onnxruntime.quantization import QuantFormat, quantize_static
 from provider_models import CPU, NPU
-
-
-class Images(CalibrationDataReader):
-    def __init__(self, rng: np.random.Generator) -> None:
-        images = (rng.normal(size=(2, 3, 8, 8)).astype(np.float32) for _ in range(4))
-        self.feeds: Iterator[dict] = iter([{"x": image} for image in images])
-
-    def get_next(self) -> dict | None:
-        return next(self.feeds, None)
 
 
 def network(rng: np.random.Generator) -> onnx.ModelProto:
@@ -59,7 +50,9 @@ def test_every_operator_runs_on_the_npu(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     onnx.save(network(rng), tmp_path / "floats.onnx")
     path = tmp_path / "quantised.onnx"
-    quantize_static(tmp_path / "floats.onnx", path, Images(rng), quant_format=QuantFormat.QOperator)
+    quantize_static(
+        tmp_path / "floats.onnx", path, Images(rng, 8), quant_format=QuantFormat.QOperator
+    )
     options = ort.SessionOptions()
     options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     npu = ort.InferenceSession(path, options, providers=[NPU])
