@@ -41,13 +41,7 @@ def _add_export(commands: Commands) -> None:
         f"export_report.json. Rebuilt from fused operators are {supported()}; others are "
         "exported by their own forward pass, with attention and proven modules replaced.",
     )
-    export.add_argument(
-        "model_dir",
-        type=path,
-        metavar="MODEL_DIR",
-        help="directory with safetensors or GGUF, or a GGUF file",
-    )
-    export.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
+    _add_paths(export, "directory with safetensors or GGUF, or a GGUF file")
     choice(export, "--dtype", DTYPES, "of weights, activations and cache")
     choice(
         export,
@@ -119,7 +113,7 @@ def _add_export(commands: Commands) -> None:
         help="compare the written file with the eager model: logits, greedy tokens, perplexity "
         "(default: --check)",
     )
-    export.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    _add_opset(export)
     export.set_defaults(run=_export)
 
 
@@ -130,10 +124,7 @@ def _add_export_encoder(commands: Commands) -> None:
         description="Export an encoder such as BERT, MiniLM or CLIP's vision tower to "
         "OUT_DIR/model.onnx with its tokenizer and export_report.json.",
     )
-    encoder.add_argument(
-        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
-    )
-    encoder.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
+    _add_paths(encoder, "directory with safetensors")
     choice(encoder, "--dtype", DTYPES, "of weights and activations")
     choice(encoder, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     choice(
@@ -151,7 +142,7 @@ def _add_export_encoder(commands: Commands) -> None:
     encoder.add_argument(
         "--tower", choices=("text", "image"), help="of a model such as CLIP that has both"
     )
-    encoder.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    _add_opset(encoder)
     encoder.set_defaults(run=_export_encoder)
 
 
@@ -163,10 +154,7 @@ def _add_export_seq2seq(commands: Commands) -> None:
         "OUT_DIR/encoder_model.onnx and OUT_DIR/decoder_model.onnx with its tokenizer and "
         "export_report.json.",
     )
-    seq2seq.add_argument(
-        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
-    )
-    seq2seq.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
+    _add_paths(seq2seq, "directory with safetensors")
     choice(seq2seq, "--dtype", DTYPES, "of weights, activations and caches")
     seq2seq.add_argument(
         "--cache",
@@ -176,7 +164,7 @@ def _add_export_seq2seq(commands: Commands) -> None:
         "(default: dynamic)",
     )
     choice(seq2seq, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
-    seq2seq.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    _add_opset(seq2seq)
     seq2seq.set_defaults(run=_export_seq2seq)
 
 
@@ -187,14 +175,20 @@ def _add_export_image_text(commands: Commands) -> None:
         description="Export a model such as LLaVA to OUT_DIR/vision.onnx, embedding.onnx and "
         "text.onnx with its tokenizer and export_report.json.",
     )
-    image_text.add_argument(
-        "model_dir", type=path, metavar="MODEL_DIR", help="directory with safetensors"
-    )
-    image_text.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
+    _add_paths(image_text, "directory with safetensors")
     choice(image_text, "--dtype", DTYPES, "of weights, activations and caches")
     choice(image_text, "--quant", _QUANTS_UNCALIBRATED, "bits of the text's weights, activations")
-    image_text.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
+    _add_opset(image_text)
     image_text.set_defaults(run=_export_image_text)
+
+
+def _add_paths(parser: argparse.ArgumentParser, source: str) -> None:
+    parser.add_argument("model_dir", type=path, metavar="MODEL_DIR", help=source)
+    parser.add_argument("out_dir", type=path, metavar="OUT_DIR", help="directory to write to")
+
+
+def _add_opset(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--opset", type=int, help="ONNX opset, 18 to 23 (default: 18)")
 
 
 def _export(arguments: argparse.Namespace) -> None:
