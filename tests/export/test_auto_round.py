@@ -13,9 +13,7 @@ from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 
 from .conftest import tiny_model
-from .test_causal_lm import PROVIDERS
-from .test_gptq import assert_same_weights
-from .test_integer_checkpoints import (
+from .stored_integers import (
     GROUP,
     Quantised,
     as_gptq,
@@ -24,6 +22,8 @@ from .test_integer_checkpoints import (
     tensor,
     words_along_rows,
 )
+from .test_causal_lm import PROVIDERS
+from .test_gptq import assert_same_weights
 from .test_quantized import errors, halved_errors, rms
 
 CONFIG = {

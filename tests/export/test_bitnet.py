@@ -15,8 +15,8 @@ from onnxruntime_npu.exporter import export_causal_lm
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 
 from .conftest import tiny_model
+from .stored_integers import corrupt, projections, save
 from .test_causal_lm import PROVIDERS
-from .test_integer_checkpoints import corrupt, projections, save
 from .test_quantized import errors, rms
 
 AUTO = {"linear_class": "autobitlinear", "quantization_mode": "offline"}

@@ -17,8 +17,7 @@ from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.lazy_weight import value_of
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
-from .test_causal_lm import PROVIDERS
-from .test_integer_checkpoints import (
+from .stored_integers import (
     GROUP,
     Quantised,
     as_int8_tensors,
@@ -28,6 +27,7 @@ from .test_integer_checkpoints import (
     tensor,
     tensors_config,
 )
+from .test_causal_lm import PROVIDERS
 from .test_quantized import errors, halved_errors, rms
 
 INT4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": GROUP}

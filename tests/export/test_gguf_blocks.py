@@ -10,6 +10,7 @@ import pytest
 import torch
 from onnxruntime_npu.errors import ExportError
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
+from onnxruntime_npu.exporter.integers.gguf_blocks import bits_of, blocks_of, has_blocks
 from onnxruntime_npu.exporter.integers.gguf_weights import integers_of
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 
@@ -31,6 +32,33 @@ def blocks(name, halves, rng):
     for at, values in zip(HALVES[name], np.array(halves, np.float16).T, strict=True):
         data[:, at : at + 2] = np.ascontiguousarray(values)[:, None].view(np.uint8)
     return kind, data
+
+
+@pytest.mark.parametrize("kind", HALVES)
+def test_blocks_of_gguf_are_restored_by_scale_and_offset(kind):
+    kind = gguf.GGMLQuantizationType[kind]
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(1)
+    data = rng.integers(0, 256, (6, 3 * size), dtype=np.uint8)
+    for start in range(0, 3 * size, size):  # halves of random bits may be NaN
+        for at in HALVES[kind.name]:
+            half = rng.uniform(0.01, 0.1, (6, 1)).astype(np.float16)
+            data[:, start + at : start + at + 2] = half.view(np.uint8)
+    blocks = blocks_of(kind, data)
+    expected = gguf.dequantize(data, kind)
+    actual = blocks.q * blocks.d[..., None]
+    if blocks.m is not None:
+        actual = actual + blocks.m[..., None]
+    assert np.abs(blocks.q).max() <= 2 ** (bits_of(kind) - 1)
+    assert expected.shape == (6, 3 * values)
+    # Another order of operations in float32.
+    np.testing.assert_allclose(
+        actual.reshape(6, -1), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
+    )
+
+
+def test_unknown_blocks_of_gguf_have_no_integers():
+    assert not has_blocks(gguf.GGMLQuantizationType.IQ4_NL)
 
 
 @pytest.mark.parametrize("name", HALVES)

@@ -13,8 +13,7 @@ from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from safetensors.torch import load_file, save_file
 
 from .conftest import tiny_model
-from .test_causal_lm import PROVIDERS
-from .test_integer_checkpoints import (
+from .stored_integers import (
     GPTQ,
     Quantised,
     as_gptq,
@@ -26,6 +25,7 @@ from .test_integer_checkpoints import (
     tensor,
     words_along_rows,
 )
+from .test_causal_lm import PROVIDERS
 from .test_quantized import errors, halved_errors, rms
 
 

@@ -1,185 +1,40 @@
-"""Quantised checkpoints of other tools, exported with the integers that they hold.
-
-The packers here follow the tools' own documents, bit by bit, and share no code with the readers.
-"""
+"""Quantised checkpoints of other tools, exported with the integers that they hold."""
 
 from __future__ import annotations
 
 import copy
 import json
 
-import gguf
 import numpy as np
 import onnx
 import pytest
 import torch
 import transformers
-from onnxruntime_npu.converters.quantized_experts import is_experts
-from onnxruntime_npu.errors import ArgumentError, ExportError
+from onnxruntime_npu.errors import ArgumentError
 from onnxruntime_npu.exporter import export_causal_lm, export_encoder
 from onnxruntime_npu.exporter.checkpoint import load_checkpoint
 from onnxruntime_npu.exporter.integers.bits import unpacked
-from onnxruntime_npu.exporter.integers.gguf_blocks import bits_of, blocks_of, has_blocks
 from onnxruntime_npu.exporter.integers.integer_weight import IntegerWeight, joined
 from onnxruntime_npu.exporter.integers.stored_linear import StoredLinear
 from onnxruntime_npu.exporter.weights.lazy_weight import value_of
 from safetensors.torch import load_file, save_file
-from transformers.pytorch_utils import Conv1D
 
 from .conftest import tiny_model
+from .stored_integers import (
+    FORMATS,
+    GROUP,
+    Quantised,
+    as_int8_tensors,
+    as_stored,
+    checkpoint,
+    projections,
+    save,
+    tensors_config,
+)
 from .test_causal_lm import PROVIDERS
 from .test_encoder import run, sample_for, session_of, tiny_encoder
 from .test_image_text import tiny_model as image_text_model
 from .test_quantized import errors, halved_errors, rms
-
-GROUP = 16
-
-
-def words_along_rows(values: np.ndarray, bits: int) -> np.ndarray:
-    """Unsigned values [rows, columns] in a stream of bits down each column, lowest bits first."""
-    rows, columns = values.shape
-    words = np.zeros((-(-rows * bits // 32), columns), np.uint64)
-    for row in range(rows):
-        for bit in range(bits):
-            at = row * bits + bit
-            words[at // 32] |= ((values[row].astype(np.uint64) >> bit) & 1) << (at % 32)
-    return words.astype(np.uint32).view(np.int32)
-
-
-def tensor(values: np.ndarray) -> torch.Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values))
-
-
-class Quantised:
-    """A weight [out, in] on a grid: integers q of `bits`, zero points and scales of its groups."""
-
-    def __init__(self, out_features, in_features, bits, rng, *, group=GROUP, symmetric=False):
-        groups = -(-in_features // group)
-        self.bits, self.group = bits, group
-        self.q = rng.integers(0, 2**bits, (out_features, in_features))
-        middle = np.full((out_features, groups), 2 ** (bits - 1))
-        self.zero = middle if symmetric else rng.integers(1, 2**bits, (out_features, groups))
-        # Powers of two, which float16 has, of about the size that the weight had.
-        self.scale = np.exp2(rng.integers(-2, 0, (out_features, groups)) - bits - 1.0)
-        self.of_input = np.arange(in_features) // group
-
-    @property
-    def weight(self) -> torch.Tensor:
-        spread = (self.q - self.zero[:, self.of_input]) * self.scale[:, self.of_input]
-        return torch.tensor(spread, dtype=torch.float32)
-
-
-def as_gptq(w: Quantised, *, version=1, act_order=False, rng=None):
-    if act_order:
-        w.of_input = rng.permutation(w.of_input)
-    return {
-        "qweight": tensor(words_along_rows(w.q.T, w.bits)),
-        "qzeros": tensor(words_along_rows(w.zero - (version == 1), w.bits).T),
-        "scales": tensor(w.scale.T).half(),
-        "g_idx": torch.tensor(w.of_input, dtype=torch.int32),
-    }
-
-
-def as_awq(w: Quantised):
-    def words(values):
-        """[rows, columns] to [rows, columns / 8]: nibble n of a word is its output order[n]."""
-        order = [0, 2, 4, 6, 1, 3, 5, 7]
-        eights = values.reshape(values.shape[0], -1, 8).astype(np.uint32)
-        packed = sum(eights[..., order[n]] << np.uint32(4 * n) for n in range(8))
-        return tensor(packed.astype(np.uint32).view(np.int32))
-
-    return {
-        "qweight": words(w.q.T),
-        "qzeros": words(w.zero.T),
-        "scales": tensor(w.scale.T).half(),
-    }
-
-
-def as_packed_tensors(w: Quantised):
-    return {
-        "weight_packed": tensor(words_along_rows(w.q.T, w.bits).T),
-        "weight_scale": tensor(w.scale).half(),
-        "weight_zero_point": tensor(words_along_rows(w.zero, w.bits)),
-        "weight_shape": torch.tensor(w.q.shape),
-    }
-
-
-def as_int8_tensors(w: Quantised):
-    return {
-        "weight": tensor((w.q - 128).astype(np.int8)),
-        "weight_scale": tensor(w.scale).float(),
-    }
-
-
-GPTQ = {"quant_method": "gptq", "group_size": GROUP, "sym": False}
-
-
-def tensors_config(format_name, **weights):
-    group = {"targets": ["Linear"], "weights": {"type": "int", "group_size": GROUP, **weights}}
-    return {
-        "quant_method": "compressed-tensors",
-        "format": format_name,
-        "config_groups": {"group_0": group},
-        "ignore": ["lm_head"],
-    }
-
-
-FORMATS = {
-    "gptq": ({**GPTQ, "bits": 4}, 4, as_gptq),
-    "gptq-act-order": (
-        {**GPTQ, "bits": 4, "desc_act": True},
-        4,
-        lambda w: as_gptq(w, act_order=True, rng=np.random.default_rng(5)),
-    ),
-    "gptq-8-bits": ({**GPTQ, "bits": 8}, 8, as_gptq),
-    "gptq-3-bits": ({**GPTQ, "bits": 3}, 3, as_gptq),
-    "gptq-v2": (
-        {**GPTQ, "bits": 4, "checkpoint_format": "gptq_v2"},
-        4,
-        lambda w: as_gptq(w, version=2),
-    ),
-    "awq": ({"quant_method": "awq", "bits": 4, "group_size": GROUP, "version": "gemm"}, 4, as_awq),
-    "pack-quantized": (tensors_config("pack-quantized", num_bits=4), 4, as_packed_tensors),
-}
-
-
-def checkpoint(path, kind, name, **quantised):
-    """Save a tiny model in a format; return it in floats."""
-    config, bits, pack = FORMATS[name]
-    rng = np.random.default_rng(3)
-    model = tiny_model(kind)
-    stored = {}
-    for layer_name, layer in projections(model).items():
-        weight = as_stored(layer)
-        w = Quantised(*weight.shape, bits, rng, **quantised)
-        stored |= {f"{layer_name}.{key}": value for key, value in pack(w).items()}
-        with torch.no_grad():
-            weight.copy_(w.weight)
-    return save(path, model, stored, config)
-
-
-def projections(model):
-    """Return the layers that tools quantise, by name."""
-    kinds = (torch.nn.Linear, Conv1D)
-    layers = {name: each for name, each in model.named_modules() if isinstance(each, kinds)}
-    layers.pop("lm_head")
-    return layers
-
-
-def as_stored(layer):
-    """Return a view [out, in] of a layer's weight, as tools store it."""
-    return layer.weight.t() if isinstance(layer, Conv1D) else layer.weight
-
-
-def save(path, model, stored, config):
-    model.save_pretrained(path)
-    tensors = load_file(path / "model.safetensors")
-    for key in stored:
-        tensors.pop(f"{key.rpartition('.')[0]}.weight", None)
-    save_file(tensors | stored, path / "model.safetensors", {"format": "pt"})
-    settings = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps({**settings, "quantization_config": config}))
-    return model
 
 
 @pytest.mark.parametrize(
@@ -326,139 +181,6 @@ def test_integers_are_exported_as_they_are(tmp_path, kind, name):
         assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
 
 
-def experts_checkpoint(path, kind, name, changed=lambda pack: pack, **quantised):
-    """Save a tiny model of experts, whose layers files have one by one; return it in floats."""
-    config, bits, pack = FORMATS[name]
-    rng = np.random.default_rng(3)
-    tiny_model(kind).save_pretrained(path / "floats")
-    floats = load_file(path / "floats" / "model.safetensors")
-    stored, packed = {}, changed(pack)
-    for key in [key for key in floats if ".experts." in key]:
-        layer = key.removesuffix(".weight")
-        w = Quantised(*floats[key].shape, bits, rng, **quantised)
-        stored |= {f"{layer}.{name}": value for name, value in packed(w).items()}
-        floats[key] = w.weight
-    assert stored
-    save_file(floats, path / "floats" / "model.safetensors", {"format": "pt"})
-    model = transformers.AutoModelForCausalLM.from_pretrained(path / "floats", dtype="float32")
-    save(path / "source", model, stored, config)
-    return model.eval()
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("qwen3_moe", "gptq"),
-        pytest.param("mixtral", "awq", marks=pytest.mark.slow),  # whose layers have other names
-        pytest.param("deepseek_v2", "pack-quantized", marks=pytest.mark.slow),
-    ],
-)
-def test_experts_are_exported_as_they_are(tmp_path, kind, name):
-    model = experts_checkpoint(tmp_path, kind, name)
-    options = {"dtype": "float16", "quant": "keep", "check": False}
-    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
-    layers = sum(is_experts(module) for module in model.modules())
-    assert report.gaps == [] and report.integers == {f"int4, groups of {GROUP}": 2 * layers}
-    graph = onnx.load(tmp_path / "out" / "model.onnx", load_external_data=False).graph
-    types = {each.name: each.data_type for each in graph.initializer}
-    grouped = [node for node in graph.node if node.op_type == "NPUGroupedMatmul"]
-    assert [types[node.input[1]] for node in grouped] == [onnx.TensorProto.INT32] * (2 * layers)
-    for provider in PROVIDERS:
-        # Only float16 rounds, as it does in transformers.
-        assert rms(errors(model, tmp_path / "out", provider)) <= 2 * rms(halved_errors(model))
-
-
-def orders(_pack):
-    """Each layer in an order of its own."""
-    rng = np.random.default_rng(7)
-    return lambda w: as_gptq(w, act_order=True, rng=rng)
-
-
-def one_order(_pack):
-    """All layers in one order, as gate and up projections have it."""
-    return lambda w: as_gptq(w, act_order=True, rng=np.random.default_rng(7))
-
-
-@pytest.mark.parametrize("changed", [lambda pack: pack, one_order, orders])
-def test_floats_of_experts_are_what_their_integers_stand_for(tmp_path, changed):
-    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq", changed)
-    loaded = load_checkpoint(tmp_path / "source")
-    wanted, actual = model.state_dict(), loaded.model.state_dict()
-    assert wanted.keys() == actual.keys()
-    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
-    assert bool(loaded.left) == (changed is orders)
-
-
-def test_experts_in_another_order_are_taken_as_floats(tmp_path):
-    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq", one_order)
-    options = {"dtype": "float16", "quant": "keep", "check": False}
-    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
-    assert report.integers == {}
-    assert "taken as floats: no operator multiplies experts of reordered int4" in str(report.kept)
-    assert rms(errors(model, tmp_path / "out", PROVIDERS[0])) <= 2 * rms(halved_errors(model))
-
-
-def test_experts_of_integer_activations(tmp_path):
-    """Weights have a scale for each output, activations one for each token."""
-    config, *_ = FORMATS["pack-quantized"]
-    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
-    inputs = {"num_bits": 8, "type": "int", "dynamic": True}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
-    config = {**config, "format": "int-quantized", "config_groups": {"group_0": group}}
-    tiny_model("qwen3_moe").save_pretrained(tmp_path)
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype="float32")
-    floats, stored, rng = load_file(tmp_path / "model.safetensors"), {}, np.random.default_rng(3)
-    for key in [key for key in floats if ".experts." in key]:
-        out, size = floats[key].shape
-        w = Quantised(out, size, 8, rng, group=size, symmetric=True)
-        layer = key.removesuffix(".weight")
-        stored |= {f"{layer}.{name}": value for name, value in as_int8_tensors(w).items()}
-    save(tmp_path, model, stored, config)
-    report = export_causal_lm(tmp_path, tmp_path / "out", quant="keep", check=False)
-    assert report.gaps == [] and report.integers == {"int8, dynamic int8 activations": 4}
-    assert report.replaced["npu_dynamic_quant"]["emitted"] == 4
-
-
-@pytest.mark.parametrize("left", ["experts.2.up_proj", "down_proj"])
-def test_some_of_the_experts_may_be_floats(tmp_path, left):
-    """As recipes leave out some layers."""
-    model = experts_checkpoint(tmp_path, "qwen3_moe", "gptq")
-    floats = load_file(tmp_path / "floats" / "model.safetensors")
-    file = tmp_path / "source" / "model.safetensors"
-    tensors = load_file(file)
-    layers = {key.rpartition(".")[0] for key in tensors if left in key and ".experts." in key}
-    kept = {key: t for key, t in tensors.items() if key.rpartition(".")[0] not in layers}
-    save_file(kept | {f"{n}.weight": floats[f"{n}.weight"] for n in layers}, file, {"format": "pt"})
-    loaded = load_checkpoint(tmp_path / "source")
-    wanted, actual = model.state_dict(), loaded.model.state_dict()
-    assert wanted.keys() == actual.keys()
-    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
-    assert set(loaded.left.values()) == {("experts", "the file has floats of some of them")}
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.pop("model.layers.1.mlp.experts.0.up_proj.qweight"), "layers of 4 experts"),
-        (
-            lambda t: t.update(
-                {"model.layers.0.mlp.experts.1.up_proj.qweight": torch.zeros(3, 3).int()}
-            ),
-            r"layers.0.mlp.experts.1.up_proj: expected qweight",
-        ),
-    ],
-)
-def test_damaged_experts_are_refused(tmp_path, change, message):
-    experts_checkpoint(tmp_path, "qwen3_moe", "gptq")
-    file = tmp_path / "source" / "model.safetensors"
-    tensors = load_file(file)
-    change(tensors)
-    save_file(tensors, file, {"format": "pt"})
-    with pytest.raises(ExportError, match=message) as caught:
-        load_checkpoint(tmp_path / "source")
-    assert "\n" not in str(caught.value)
-
-
 def test_projections_stored_differently_stay_several(tmp_path):
     rng = np.random.default_rng(0)
     weights = [
@@ -533,106 +255,6 @@ def test_a_group_of_named_layers_comes_before_others(tmp_path, first):
         assert torch.equal(loaded.get_submodule(name).weight, layer.weight)
 
 
-def as_float8(weight, rows, columns):
-    """Return the tensors of a weight [out, in] with a scale for each block, and its floats."""
-    out, size = weight.shape
-    row, column = np.arange(out) // rows, np.arange(size) // columns
-    scale = torch.rand(int(row[-1]) + 1, int(column[-1]) + 1) / 1000
-    stored = (weight.detach() * 40).to(torch.float8_e4m3fn)
-    floats = stored.float() * scale[row][:, column]
-    return {"weight": stored, "weight_scale": scale}, floats
-
-
-@pytest.mark.parametrize(
-    ("described", "rows", "columns"),
-    [
-        ({"strategy": "tensor"}, 1000, 1000),
-        ({"strategy": "channel"}, 1, 1000),
-        ({"strategy": "block", "block_structure": [32, 48]}, 32, 48),
-    ],
-)
-def test_floats_of_8_bits_are_restored_by_their_scales(tmp_path, described, rows, columns):
-    """Also in bias, for qwen2 has some; the activations are not rounded."""
-    model, stored = tiny_model("qwen2"), {}
-    weights = {"num_bits": 8, "type": "float", **described}
-    inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
-    config = {**tensors_config("float-quantized"), "config_groups": {"group_0": group}}
-    for name, layer in projections(model).items():
-        tensors, floats = as_float8(layer.weight, rows, columns)
-        stored |= {f"{name}.{key}": value for key, value in tensors.items()}
-        with torch.no_grad():
-            layer.weight.copy_(floats)
-    save(tmp_path, model, stored, config)
-    loaded = load_checkpoint(tmp_path)
-    wanted, actual = model.state_dict(), loaded.model.state_dict()
-    assert wanted.keys() == actual.keys()
-    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
-    assert loaded.left.keys() == projections(model).keys()
-
-
-def test_experts_of_floats_of_8_bits_are_restored(tmp_path):
-    weights = {"num_bits": 8, "type": "float", "strategy": "channel"}
-    config = tensors_config("float-quantized")
-    config["config_groups"] = {"group_0": {"targets": ["Linear"], "weights": weights}}
-
-    tiny_model("qwen3_moe").save_pretrained(tmp_path / "floats")
-    floats, stored = load_file(tmp_path / "floats" / "model.safetensors"), {}
-    for key in [key for key in floats if ".experts." in key]:
-        tensors, floats[key] = as_float8(floats[key], 1, 1000)
-        stored |= {f"{key.removesuffix('.weight')}.{n}": value for n, value in tensors.items()}
-    save_file(floats, tmp_path / "floats" / "model.safetensors", {"format": "pt"})
-    model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "floats", dtype="float32")
-    save(tmp_path / "source", model, stored, config)
-    loaded = load_checkpoint(tmp_path / "source")
-    wanted, actual = model.state_dict(), loaded.model.state_dict()
-    assert wanted.keys() == actual.keys()
-    assert all(torch.equal(value_of(actual[name]), wanted[name]) for name in wanted)
-    assert set(loaded.left.values()) == {("experts", "the file has floats of 8 bits or fewer")}
-
-
-def test_floats_of_8_bits_without_a_format_are_refused(tmp_path):
-    """Their scale would be left out."""
-    checkpoint(tmp_path, "llama", "gptq")
-    file = tmp_path / "model.safetensors"
-    tensors = load_file(file)
-    tensors["lm_head.weight"] = tensors["lm_head.weight"].to(torch.float8_e4m3fn)
-    save_file(tensors, file, {"format": "pt"})
-    message = r"lm_head: expected a weight in floats of 16 bits or more, got F8_E4M3"
-    with pytest.raises(ExportError, match=message):
-        load_checkpoint(tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
-def test_blocks_of_gguf_are_restored_by_scale_and_offset(kind):
-    kind = gguf.GGMLQuantizationType[kind]
-    values, size = gguf.GGML_QUANT_SIZES[kind]
-    rng = np.random.default_rng(1)
-    data = rng.integers(0, 256, (6, 3 * size), dtype=np.uint8)
-    for start in range(0, 3 * size, size):  # halves of random bits may be NaN
-        scales = {"Q6_K": [208]}.get(
-            kind.name, [0, 2] if "_1" in kind.name or "_K" in kind.name else [0]
-        )
-        for at in scales:
-            half = rng.uniform(0.01, 0.1, (6, 1)).astype(np.float16)
-            data[:, start + at : start + at + 2] = half.view(np.uint8)
-    blocks = blocks_of(kind, data)
-    expected = gguf.dequantize(data, kind)
-    actual = blocks.q * blocks.d[..., None]
-    if blocks.m is not None:
-        actual = actual + blocks.m[..., None]
-    assert np.abs(blocks.q).max() <= 2 ** (bits_of(kind) - 1)
-    assert expected.shape == (6, 3 * values)
-    # Another order of operations in float32.
-    np.testing.assert_allclose(
-        actual.reshape(6, -1), expected, rtol=0, atol=1e-5 * np.abs(expected).max()
-    )
-
-
-def test_unknown_blocks_of_gguf_have_no_integers():
-    assert not has_blocks(gguf.GGMLQuantizationType.IQ4_NL)
-
-
 def test_copies_share_their_integers():
     """As copies of a model share its floats."""
     weight = IntegerWeight.packed(torch.ones(16, 8).char(), 4, torch.ones(1, 8), None, 16)
@@ -690,91 +312,3 @@ def test_without_keep_floats_are_exported_and_a_warning_says_so(tmp_path):
     report = export_causal_lm(tmp_path / "source", tmp_path / "out", check=False)
     assert "npu_weight_quant_batchmatmul" not in report.replaced
     assert report.warnings[0].startswith("the gptq checkpoint's integers are exported as float32")
-
-
-def corrupt(path, change):
-    file = path / "model.safetensors"
-    tensors = load_file(file)
-    change(tensors)
-    save_file({k: v.contiguous() for k, v in tensors.items()}, file, {"format": "pt"})
-
-
-LAYER = "model.layers.0.self_attn.q_proj"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda t: t.pop(f"{LAYER}.scales"), rf"{LAYER}: expected a tensor scales, got g_idx, qw"),
-        (
-            lambda t: t.update({f"{LAYER}.scales": torch.ones(4, 63)}),
-            rf"{LAYER}: expected scales of shape \[4, 64\], got \[4, 63\]",
-        ),
-        (
-            lambda t: t[f"{LAYER}.scales"][1].fill_(float("nan")),
-            rf"{LAYER}: expected finite scales, got some that are not",
-        ),
-        (
-            lambda t: t.update({f"{LAYER}.qweight": t[f"{LAYER}.qweight"][:7]}),
-            rf"{LAYER}: expected qweight with 2 to 8 bits for 64 integers, got 7 words",
-        ),
-        (
-            lambda t: t.update({f"{LAYER}.qzeros": t[f"{LAYER}.qzeros"][:3]}),
-            rf"{LAYER}: expected qzeros of shape \[4, 64\], got \[3, 64\]",
-        ),
-        (
-            lambda t: t.update({f"{LAYER}.scales": torch.ones(5, 64)}),
-            rf"{LAYER}: expected groups of 16 for 64 input features, got 5",
-        ),
-        (
-            lambda t: t.update({f"{LAYER}.g_idx": torch.full((64,), 99, dtype=torch.int32)}),
-            rf"{LAYER}: expected g_idx with 16 rows in each of 4 groups",
-        ),
-        (
-            lambda t: t.update({"model.layers.0.mlp.experts.0.up.qweight": torch.zeros(1)}),
-            r"expected quantised linear layers and experts, got .*experts.0.up, which is not",
-        ),
-    ],
-    ids=["missing", "columns", "nan", "words", "zeros", "groups", "order", "experts"],
-)
-def test_damaged_checkpoints_are_refused(tmp_path, change, message):
-    checkpoint(tmp_path / "source", "llama", "gptq")
-    corrupt(tmp_path / "source", change)
-    with pytest.raises(ExportError, match=message):
-        load_checkpoint(tmp_path / "source")
-
-
-ROTATED = {"targets": ["re:.*down_proj$"], "location": "input"}
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("gptq", {"checkpoint_format": "marlin"}, r"expected checkpoint_format gptq or gptq_v2"),
-        ("gptq", {"is_marlin_format": True}, r"gptq or gptq_v2, got 'marlin'"),
-        ("pack-quantized", {"format": "marlin-24"}, r"without zeros left out, .*got 'marlin-24'"),
-        (
-            "pack-quantized",
-            {"sparsity_config": {"format": "sparse-24-bitmask"}},
-            r"without zeros left out, such as pack-quantized, got 'sparse-24-bitmask'",
-        ),
-        (
-            "awq",
-            {"version": "gemv_fast"},
-            r"expected the AWQ version gemm or gemv, got 'gemv_fast': quantise the model",
-        ),
-        ("pack-quantized", {"config_groups": {}}, r"expected a group in config_groups"),
-        (
-            "pack-quantized",
-            {"transform_config": {"config_groups": {"R4": {"apply": [ROTATED]}}}},
-            r"expected transforms of the weights .*, got transform_config with input",
-        ),
-    ],
-)
-def test_layouts_that_are_not_read_are_refused(tmp_path, name, change, message):
-    checkpoint(tmp_path, "llama", name)
-    config = json.loads((tmp_path / "config.json").read_text())
-    config["quantization_config"] |= change
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ExportError, match=message):
-        load_checkpoint(tmp_path)

@@ -18,8 +18,8 @@ from onnxruntime_npu.generation import CausalLM
 from onnxruntime_npu.opdef import torch_library
 
 from .conftest import CONTINUATIONS, PROMPTS, expected_logits, tiny_model
+from .stored_integers import checkpoint
 from .test_causal_lm import PROVIDERS, TOLERANCE
-from .test_integer_checkpoints import checkpoint
 from .test_quantized import errors, halved_errors, on_grid, rms
 from .test_switched_adapters import assert_equal, logits_of, saved
 

@@ -18,8 +18,8 @@ from onnxruntime_npu.exporter.numeric_check.passages import Passages
 from onnxruntime_npu.exporter.report import ExportReport
 
 from .conftest import tiny_model
+from .stored_integers import checkpoint
 from .test_causal_lm import PROVIDERS
-from .test_integer_checkpoints import checkpoint
 
 LAYERS = 2
 

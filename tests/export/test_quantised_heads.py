@@ -11,8 +11,8 @@ import torch
 from onnxruntime_npu.exporter import export_causal_lm
 
 from .conftest import tiny_model
+from .stored_integers import FORMATS, Quantised, as_stored, projections, save
 from .test_causal_lm import PROVIDERS
-from .test_integer_checkpoints import FORMATS, Quantised, as_stored, projections, save
 from .test_quantized import errors, halved_errors, rms
 
 VOCABULARY = 96
