@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,6 +21,13 @@ from torch import nn
 
 from ..errors import ArgumentError, ExportError
 from ..progress import progress
+from .checkpoint_config import (
+    check_generation,
+    check_layers,
+    check_sizes,
+    read_config,
+    unknown_setting,
+)
 from .integers.description import (
     check_quantization,
     forget_quantization,
@@ -52,15 +58,6 @@ _GGUF_MAGIC = b"GGUF"
 _GGUF_PART = re.compile(r"-\d{5}-of-\d{5}\.gguf$")  # as llama.cpp splits files
 _CAUSAL_LM = "AutoModelForCausalLM"
 _POOLER = "pooler."
-# Sizes of config.json, with the least that each may be; no positions: their number is not limited.
-_SIZES = {
-    "hidden_size": 1,
-    "max_position_embeddings": 0,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 1,
-}
-_LARGEST = 2**31 - 1
 _LEAST_BYTES = 2  # of a float that means what it says
 _NUMBER = re.compile(r"\.\d+\.")  # of a layer or an expert
 
@@ -159,7 +156,7 @@ def load_image_text(path: str | Path) -> Checkpoint:
 
 
 def _load_floats(path: Path, loader: str) -> Checkpoint:
-    method, _ = quantization(_config(path))
+    method, _ = quantization(read_config(path))
     if method is not None:
         raise ExportError(f"cannot export {path}: expected float weights, got integers of {method}")
     return _load_directory(path, loader)
@@ -183,12 +180,12 @@ def _load_directory(path: Path, loader: str = _CAUSAL_LM, **options: Any) -> Che
     name, changes = weights_name(path), dict[str, Any]()
     if name not in (SINGLE, INDEX):
         changes["transformers_weights"] = name
-    config = _config(path)
-    _check_sizes(path, config)
+    config = read_config(path)
+    check_sizes(path, config)
     check_quantization(path, config)
-    _check_generation(path)
+    check_generation(path)
     entries = check_files(path)
-    _check_layers(path, config, len(entries))
+    check_layers(path, config, len(entries))
     if quantization_config(config) is None and (old := old_quantization(path, entries)):
         changes["quantization_config"] = old
     method, skipped = quantization({**config, **changes})
@@ -230,55 +227,8 @@ def _is_float(entry: Entry) -> bool:
 
 def _model_type(path: Path) -> str | None:
     """Return the ``model_type`` of a directory's config.json."""
-    kind = _config(path).get("model_type")
+    kind = read_config(path).get("model_type")
     return kind if isinstance(kind, str) else None
-
-
-def _config(path: Path) -> dict[str, Any]:
-    """Return a directory's config.json; empty if it is none: transformers says what is wrong."""
-    return _json_object(path / "config.json") or {}
-
-
-def _json_object(file: Path) -> dict[str, Any] | None:
-    """Return the object that a file holds, None if it holds none."""
-    try:
-        values = json.loads(file.read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return values if isinstance(values, dict) else None
-
-
-def _check_sizes(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuse sizes that no model has, of which transformers makes various errors, or none."""
-    for name, least in _SIZES.items():
-        value = config.get(name)
-        outside = isinstance(value, int) and not least <= value <= _LARGEST
-        if outside or isinstance(value, (str, float, dict)):
-            raise ExportError(
-                f"cannot load {path}: its config.json has {name} {value!r}, expected {least} to "
-                f"{_LARGEST}"
-            )
-
-
-def _check_generation(path: Path) -> None:
-    """Refuse damaged settings of generation, which transformers leaves out without a word."""
-    file = path / "generation_config.json"
-    if file.exists() and _json_object(file) is None:
-        raise ExportError(f"{file} is damaged: expected an object of JSON")
-
-
-def _check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
-    """Refuse a number of layers that would only be found wrong when all of them are built.
-
-    Of some architectures a negative one builds none, and is only found wrong later.
-    """
-    for name, value in config.items():
-        counts = name.endswith(("layers", "n_layer")) and not name.startswith("max_")
-        if counts and isinstance(value, int) and not 0 <= value <= weights:
-            raise ExportError(
-                f"cannot load {path}: its config.json says {name} {value}, but its files hold "
-                f"{weights} weights"
-            )
 
 
 def _load_gguf(path: Path, integers: bool) -> Checkpoint:
@@ -373,7 +323,7 @@ def _load_model(
                 f"cannot load {source}: it has code of its own, which is not run: export the model "
                 f"that transformers has loaded with trust_remote_code=True"
             ) from error
-        unknown = _unknown_setting(error, _config(directory))
+        unknown = unknown_setting(error, read_config(directory))
         if "Unrecognized configuration class" in str(error):
             unknown = other_export(_model_type(directory), loader)
         raise ExportError(f"cannot load {source}: {unknown or _first_line(error)}") from error
@@ -480,18 +430,6 @@ def _load_tokenizer(directory: Path, **options: Any) -> tuple[Any | None, str | 
         why = _first_line(error)
     has_one = options or any(directory.glob("tokenizer*"))
     return None, why if has_one else None
-
-
-def _unknown_setting(error: Exception, config: Mapping[str, Any]) -> str | None:
-    """Return what a failed lookup of one of a configuration's values was of, if it was one."""
-    if not isinstance(error, KeyError) or not error.args:
-        return None
-    for name, value in config.items():
-        if value == error.args[0]:
-            return f"transformers does not know {name} {value!r}, which its config.json has"
-        if isinstance(value, dict) and (found := _unknown_setting(error, value)):
-            return found
-    return None
 
 
 def _first_line(error: Exception) -> str:

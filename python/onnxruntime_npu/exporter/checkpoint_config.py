@@ -1,0 +1,78 @@
+"""The configuration of a checkpoint, with what transformers does not check in it, or not soon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..errors import ExportError
+
+# Sizes of config.json, with the least that each may be; no positions: their number is not limited.
+_SIZES = {
+    "hidden_size": 1,
+    "max_position_embeddings": 0,
+    "num_attention_heads": 1,
+    "num_key_value_heads": 1,
+    "vocab_size": 1,
+}
+_LARGEST = 2**31 - 1
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """Return a directory's config.json; empty if it is none: transformers says what is wrong."""
+    return _json_object(path / "config.json") or {}
+
+
+def _json_object(file: Path) -> dict[str, Any] | None:
+    """Return the object that a file holds, None if it holds none."""
+    try:
+        values = json.loads(file.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuse sizes that no model has, of which transformers makes various errors, or none."""
+    for name, least in _SIZES.items():
+        value = config.get(name)
+        if isinstance(value, int) and not least <= value <= _LARGEST:
+            raise ExportError(
+                f"cannot load {path}: its config.json has {name} {value}, expected {least} to "
+                f"{_LARGEST}"
+            )
+
+
+def check_generation(path: Path) -> None:
+    """Refuse damaged settings of generation, which transformers leaves out without a word."""
+    file = path / "generation_config.json"
+    if file.exists() and _json_object(file) is None:
+        raise ExportError(f"{file} is damaged: expected an object of JSON")
+
+
+def check_layers(path: Path, config: Mapping[str, Any], weights: int) -> None:
+    """Refuse a number of layers that would only be found wrong when all of them are built.
+
+    Of some architectures a negative one builds none, and is only found wrong later.
+    """
+    for name, value in config.items():
+        counts = name.endswith(("layers", "n_layer")) and not name.startswith("max_")
+        if counts and isinstance(value, int) and not 0 <= value <= weights:
+            raise ExportError(
+                f"cannot load {path}: its config.json says {name} {value}, but its files hold "
+                f"{weights} weights"
+            )
+
+
+def unknown_setting(error: Exception, config: Mapping[str, Any]) -> str | None:
+    """Return what a failed lookup of one of a configuration's values was of, if it was one."""
+    if not isinstance(error, KeyError) or not error.args:
+        return None
+    for name, value in config.items():
+        if value == error.args[0]:
+            return f"transformers does not know {name} {value!r}, which its config.json has"
+        if isinstance(value, dict) and (found := unknown_setting(error, value)):
+            return found
+    return None
