@@ -25,7 +25,7 @@ def seen_inputs(
 
     Layers that took one and the same tensor, such as projections of queries, keys and values, are
     named together; those that no batch reaches are left out. The largest magnitudes are those of
-    all batches.
+    all batches. Raises ValueError for inputs that are not finite.
     """
     inputs = _recorded(model, layers, batches)
     for each in inputs:
@@ -144,7 +144,8 @@ def rounded_for_inputs(
 ) -> dict[str, torch.nn.Module]:
     """Run the model on one batch; return what ``rounded(layer, moments)`` makes of each layer.
 
-    Layers that the batch does not reach are left out.
+    Layers that the batch does not reach are left out. Raises ValueError for none or several
+    batches, and for inputs that are not finite.
     """
     given = list(itertools.islice(batches, 2))
     if len(given) != 1:

@@ -51,7 +51,10 @@ def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
 def inline_functions(
     model: ir.Model, criteria: Callable[[ir.Function], bool] | None = None
 ) -> None:
-    """Replace calls of functions, all unless ``criteria`` chooses, by the functions' nodes."""
+    """Replace calls of functions, all unless ``criteria`` chooses, by the functions' nodes.
+
+    Raises ExportError for functions that onnx_ir cannot inline.
+    """
     from onnx_ir.passes.common import InlinePass
 
     for called in model.functions.values():

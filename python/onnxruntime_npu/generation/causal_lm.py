@@ -46,7 +46,10 @@ class CausalLM(Exported):
         self.context_length = context_length(self.config) or 2**31
 
     def encode(self, prompt: str, *, chat: bool = True) -> list[int]:
-        """Turn a prompt into tokens, through the chat template if it exists and ``chat`` is set."""
+        """Turn a prompt into tokens, through the chat template if it exists and ``chat`` is set.
+
+        Raises ArgumentError for a template that cannot be run.
+        """
         if chat and getattr(self.tokenizer, "chat_template", None):
             messages = [{"role": "user", "content": prompt}]
             try:

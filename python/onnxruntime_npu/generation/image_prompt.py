@@ -58,7 +58,8 @@ def prepared(
     """Return what the processor makes of a prompt and the images that it is about.
 
     The prompt goes through the chat template, after the images, if ``chat`` and there is one.
-    Otherwise images come first, unless the prompt has their tokens.
+    Otherwise images come first, unless the prompt has their tokens; ArgumentError for a processor
+    that names none.
     """
     if chat and getattr(processor, "chat_template", None):
         about = [{"type": "image", "image": image} for image in images]

@@ -110,7 +110,8 @@ def chooser(
 ) -> Callable[[ort.OrtValue], np.ndarray]:
     """Return what chooses a token of each row from logits [B, S, V].
 
-    ``sampling`` opens the session of sampler.onnx, which a greedy choice does not need.
+    ``sampling`` opens the session of sampler.onnx, which a greedy choice does not need. Raises
+    ArgumentError for what is neither a Sampler nor a function.
     """
     if isinstance(sampler, Sampler):
         return Chooser(sampler, None if sampler.greedy else sampling())

@@ -430,7 +430,11 @@ class MemPool:
 
 @contextlib.contextmanager
 def use_mem_pool(pool: MemPool, device: Any = None) -> Iterator[None]:
-    """Allocate this thread's memory from the pool within the block."""
+    """Allocate this thread's memory from the pool within the block.
+
+    Raises:
+        ValueError: ``device`` is another one than the pool's.
+    """
     index = pool._device if device is None else checked_index(device)
     if index != pool._device:
         raise ValueError(f"expected the pool's device {pool._device}, got {index}")

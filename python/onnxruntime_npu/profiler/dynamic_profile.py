@@ -128,7 +128,12 @@ def start(config_path: str | os.PathLike[str] | None = None) -> None:
 
 
 def set_state(state_step: dict[str, int]) -> None:
-    """Continue to count steps from ``state_step["cur_step"]``, as after a resume."""
+    """Continue to count steps from ``state_step["cur_step"]``, as after a resume.
+
+    Raises:
+        ValueError: it is no int from 0.
+        RuntimeError: ``init`` was not called.
+    """
     number = state_step.get("cur_step", 0)
     if not isinstance(number, int) or number < 0:
         raise ValueError(f"[dynamic_profile] expected cur_step >= 0, got {number!r}")

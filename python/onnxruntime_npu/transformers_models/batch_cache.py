@@ -33,7 +33,10 @@ class BatchCache(ABC):
         return self._length
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
-        """Continue each row b from row ``beam_idx[b]``."""
+        """Continue each row b from row ``beam_idx[b]``, of int64 [B].
+
+        Raises ArgumentError for rows that the cache does not have, and for more or fewer than all.
+        """
         rows = beam_idx.cpu().long().numpy()
         if not self._columns or len(rows) != self._rows:
             raise ArgumentError(f"expected indices of all rows of a cache in use, got {len(rows)}")

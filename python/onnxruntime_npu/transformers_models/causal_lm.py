@@ -57,7 +57,8 @@ class NPUModelForCausalLM(GeneratingModel):
             return_dict: False: a tuple instead of CausalLMOutputWithPast.
 
         Returns logits of each row's last token, float32 [B, 1, V], and the cache. Without one
-        given, it has room for 256 tokens more than input_ids.
+        given, it has room for 256 tokens more than input_ids. Raises ArgumentError for inputs that
+        do not fit each other, the cache or the model's context.
         """
         if past_key_values is not None:
             _check_cache(past_key_values, input_ids)

@@ -128,7 +128,8 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
             use_cache: whether the result has the cache; default: as the configuration says.
             return_dict: False: a tuple instead of Seq2SeqLMOutput.
 
-        Returns logits float32 [B, T, V], the cache, and the encoder's last hidden state.
+        Returns logits float32 [B, T, V], the cache, and the encoder's last hidden state. Raises
+        ArgumentError for inputs that do not fit each other, the cache or the decoder's context.
         """
         if not isinstance(decoder_input_ids, torch.Tensor) or decoder_input_ids.dim() != 2:
             raise ArgumentError("decoder_input_ids expected a tensor [batch, tokens]")

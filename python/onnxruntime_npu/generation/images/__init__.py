@@ -20,6 +20,7 @@ def images_of(metadata: Mapping[str, str], vision: ort.InferenceSession | None) 
     """Return what makes features of a model's images.
 
     metadata: of the file that takes features; vision: of the one that makes them, if there is one.
+    Raises ArgumentError for a kind of images that no file of this folder is for.
     """
     kinds = {each.kind: each for each in subclasses_in(__name__, Images)}
     name = metadata.get("images")
