@@ -67,7 +67,7 @@ class DeviceState {
   Device& device_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Stream>> own_streams_;
-  std::vector<Stream*> idle_streams_;  // of these, the last used at the back; has room for all
+  std::vector<Stream*> idle_streams_;                     // of these, the last used at the back; has room for all
   std::unordered_map<const void*, uint64_t> streamless_;  // sequence number of its allocation
   uint64_t allocations_ = 0;                              // without a stream
   // Memory of captures that is in use.

@@ -233,7 +233,7 @@ def test_graph_replay_reports_no_failure_of_another_run():
 
 
 def test_input_bound_to_address_0_is_refused():
-    """Such as that of a torch tensor whose storage was freed; onnxruntime refuses it for outputs."""
+    """As that of a torch tensor whose storage was freed; onnxruntime refuses it for outputs."""
     session = npu_session(add_model())
     one = onnxruntime_npu.ortvalue_from_numpy(np.ones((3, 4), np.float32))
     result = onnxruntime_npu.ortvalue_from_numpy(np.zeros((3, 4), np.float32))
