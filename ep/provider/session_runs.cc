@@ -12,6 +12,7 @@
 #include "ep/runtime/graph.h"
 #include "ep/runtime/outstanding.h"
 #include "ep/runtime/retirement.h"
+#include "ep/runtime/worker_thread.h"
 
 namespace npu::provider {
 thread_local std::weak_ptr<SessionRuns::Run> SessionRuns::current;
@@ -73,6 +74,7 @@ Stream& SessionRuns::CallerOf(uintptr_t compute_stream, const std::string& calle
 }
 
 void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
+  RefuseForkedChild();
   bool elsewhere = false;
   Stream& stream = CallerOf(compute_stream, caller, elsewhere);
   Graph::RefuseInCapture(stream,

@@ -31,13 +31,6 @@ std::string Readable(size_t bytes) {
 
 }  // namespace
 
-void CheckProcess() {
-  if (InForkedChild()) [[unlikely]]
-    Fail(ErrorCode::kUnsupported,
-         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
-         "'spawn' instead of 'fork'");
-}
-
 BlockPool& CachingAllocator::Impl::PoolOf(const Stream& stream) {
   for (auto scope = scopes.rbegin(); scope != scopes.rend(); ++scope)
     if (scope->takes_part(stream)) return *private_pools.at(scope->id).blocks;
@@ -132,7 +125,7 @@ CachingAllocator::~CachingAllocator() {
 
 void* CachingAllocator::Allocate(size_t bytes, Stream& stream) {
   if (bytes == 0) return nullptr;
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   Frames frames = a.history.FramesNowOrNull();
   Impl::Locked locked(a);
@@ -207,7 +200,7 @@ void CachingAllocator::CheckedFree(void* ptr) {
 
 void CachingAllocator::RecordStream(void* ptr, Stream& stream) {
   if (ptr == nullptr) return;
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   if (a.plug.record_stream) a.plug.record_stream(ptr, stream);  // user code: called without the lock
   std::lock_guard lock(a.mutex);
@@ -237,7 +230,7 @@ void CachingAllocator::EraseStream(void* ptr, Stream& stream) {
 }
 
 void CachingAllocator::EmptyCache() {
-  CheckProcess();
+  RefuseForkedChild();
   Impl::Locked locked(*impl_);
   impl_->Reclaim(locked.lock());
   impl_->ReleaseIdleSegments(impl_->pool);
@@ -245,7 +238,7 @@ void CachingAllocator::EmptyCache() {
 }
 
 void CachingAllocator::TrimExpandableSegments() {
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   Impl::Locked locked(a);
   NPU_CHECK(a.settings.expandable_segments,
@@ -284,7 +277,7 @@ void CachingAllocator::Impl::DisownGoneStreams() {
 }
 
 void CachingAllocator::ShareFreeBlocks(Stream& stream) {
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   Impl::Locked locked(a);
   const auto found = a.streams.find(stream.id());
@@ -296,19 +289,19 @@ void CachingAllocator::ShareFreeBlocks(Stream& stream) {
 size_t CachingAllocator::limit() const { return impl_->limit; }
 
 void CachingAllocator::ReadEnvironmentAtFirstUse() {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   impl_->environment_pending = impl_->settings.caching;  // without caching, the settings stay as constructed
 }
 
 AllocatorSettings CachingAllocator::settings() const {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   return impl_->settings;
 }
 
 void CachingAllocator::SetExpandableSegments(bool on) {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   const AllocatorSettings& s = impl_->settings;
   NPU_CHECK(!on || (s.max_split_size == SIZE_MAX && s.garbage_collection_threshold == 0),
@@ -319,7 +312,7 @@ void CachingAllocator::SetExpandableSegments(bool on) {
 
 void CachingAllocator::SetMemoryFraction(double fraction) {
   NPU_CHECK(fraction >= 0 && fraction <= 1, "expected a memory fraction from 0 to 1, got ", fraction);
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   impl_->settings.memory_fraction = fraction;
   impl_->environment_pending = false;
@@ -345,7 +338,7 @@ void CachingAllocator::Impl::Release(PoolId id) {
 }
 
 void CachingAllocator::RetainPool(PoolId id) {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   impl_->Retain(id);
 }
@@ -357,7 +350,7 @@ void CachingAllocator::ReleasePool(PoolId id) {
 }
 
 void CachingAllocator::BeginPool(PoolId id, std::function<bool(const Stream&)> takes_part) {
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   std::lock_guard lock(a.mutex);
   a.scopes.reserve(a.scopes.size() + 1);
@@ -384,14 +377,14 @@ void CachingAllocator::EndPool(PoolId id) {
 }
 
 int CachingAllocator::PoolUseCount(PoolId id) const {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   const auto it = impl_->private_pools.find(id);
   return it == impl_->private_pools.end() ? 0 : it->second.use_count;
 }
 
 void CachingAllocator::UsePluggable(PluggableFunctions functions) {
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   std::lock_guard lock(a.mutex);
   NPU_CHECK(functions.alloc && functions.free, "expected a pluggable allocator with an alloc and a free function");

@@ -38,9 +38,6 @@ struct StreamState {
   StreamUse *first = nullptr, *last = nullptr;
 };
 
-// Throws Error(kUnsupported) in a forked child, where the threads that held a lock do not exist to release it.
-void CheckProcess();
-
 struct CachingAllocator::Impl {
   Impl(Backend& b, int d, size_t l, AllocatorSettings s)
       : backend(b), device(d), limit(l), settings(std::move(s)), pool({}, settings, stats, index) {}

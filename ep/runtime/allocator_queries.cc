@@ -26,20 +26,20 @@ void ForEachCounter(AllocatorStats& s, F&& f) {
 }  // namespace
 
 AllocatorStats CachingAllocator::Stats() const {
-  CheckProcess();
+  RefuseForkedChild();
   Impl::Locked locked(*impl_);
   impl_->Collect();  // counts blocks whose uses have passed as free
   return impl_->stats;
 }
 
 void CachingAllocator::ResetPeakStats() {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   ForEachCounter(impl_->stats, [](StatCounter& counter) { counter.peak = counter.current; });
 }
 
 void CachingAllocator::ResetAccumulatedStats() {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   AllocatorStats& s = impl_->stats;
   ForEachCounter(s, [](StatCounter& counter) { counter.allocated = counter.freed = 0; });
@@ -48,7 +48,7 @@ void CachingAllocator::ResetAccumulatedStats() {
 }
 
 std::vector<SegmentInfo> CachingAllocator::Snapshot() const {
-  CheckProcess();
+  RefuseForkedChild();
   Impl& a = *impl_;
   std::lock_guard lock(a.mutex);
   std::vector<SegmentInfo> out;
@@ -77,13 +77,13 @@ std::vector<SegmentInfo> CachingAllocator::Snapshot() const {
 }
 
 void CachingAllocator::RecordHistory(size_t max_entries, AllocatorHistory::FramesNow frames_now) {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   impl_->history.Record(max_entries, frames_now);
 }
 
 std::vector<TraceEntry> CachingAllocator::History() const {
-  CheckProcess();
+  RefuseForkedChild();
   std::lock_guard lock(impl_->mutex);
   return impl_->history.Entries();
 }

@@ -23,6 +23,13 @@ void WatchForks() {
 
 bool InForkedChild() { return in_forked_child.load(std::memory_order_relaxed); }
 
+void RefuseForkedChild() {
+  if (InForkedChild()) [[unlikely]]
+    Fail(ErrorCode::kUnsupported,
+         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
+         "'spawn' instead of 'fork'");
+}
+
 std::thread StartWorkerThread(const std::string& name, std::function<void()> body) {
   WatchForks();
   // A new thread inherits the mask, so it is set around the start. Faults stay deliverable.

@@ -13,5 +13,7 @@ std::thread StartWorkerThread(const std::string& name, std::function<void()> bod
 
 // True in a process that was forked after the first worker thread started: the child has none of the threads.
 bool InForkedChild();
+// Throws Error(kUnsupported) there. To be called before a lock that one of the threads may hold.
+void RefuseForkedChild();
 
 }  // namespace npu

@@ -10,7 +10,7 @@ import onnxruntime_npu
 import pytest
 from onnx import TensorProto, helper
 from onnxruntime_npu import npu
-from provider_models import add_model, make_model, npu_session
+from provider_models import add_model, make_model, npu_session, run_python
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 ROWS = 50
@@ -110,6 +110,25 @@ def test_run_that_fails_on_the_host_leaves_no_device_error_to_the_next_run():
         with pytest.raises(Exception, match=r"expected broadcastable shapes"):
             session.run(None, {**feeds(ROWS + n), "other": np.ones(3, np.float32)})
         np.testing.assert_array_equal(session.run(None, fits)[0], np.full((1, 8), 2, np.float32))
+
+
+def test_a_run_in_a_forked_process_says_how_to_start_processes():
+    done = run_python("""
+        import os
+        from test_run_errors import feeds, gather_session
+
+        session, _ = gather_session()
+        session.run(None, feeds(1))
+        child = os.fork()
+        if child == 0:
+            try:
+                session.run(None, feeds(1))
+            except Exception as error:
+                os._exit(7 if "start processes with 'spawn'" in str(error) else 1)
+            os._exit(2)
+        raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    assert done.returncode == 7, done.stderr
 
 
 def test_unsynchronised_failure_is_raised_by_synchronize_outputs():

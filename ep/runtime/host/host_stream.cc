@@ -25,13 +25,6 @@ Status FailureOf(const char* op, const char* what) {
   return MakeFailure(message.starts_with(prefix) ? std::move(message) : prefix + message);
 }
 
-void RefuseForkedChild() {
-  if (InForkedChild()) [[unlikely]]
-    Fail(ErrorCode::kUnsupported,
-         "the NPU cannot be used in a process that was forked after the NPU was first used; start processes with "
-         "'spawn' instead of 'fork'");
-}
-
 }  // namespace
 
 HostStream::HostStream(std::string thread_name, int device) : thread_name_(std::move(thread_name)), device_(device) {}
