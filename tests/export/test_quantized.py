@@ -234,6 +234,17 @@ def test_layers_that_do_not_fill_words_stay_floats(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["w8a16", "w8a8"])
+def test_layers_that_no_run_calls_are_left_out(tmp_path, scheme):
+    """A decoder without its encoder has those of attention to it, which are not exported."""
+    model = tiny_model("bart", num_hidden_layers=1, decoder_layers=1)
+    options = {"calibration": [[1, 2, 3]]} if scheme == "w8a8" else {"dtype": "float16"}
+    report = export_causal_lm(model, tmp_path, quant=scheme, check=False, **options)
+    assert report.gaps == []
+    operator = "npu_quant_matmul" if scheme == "w8a8" else "npu_weight_quant_batchmatmul"
+    assert report.replaced[operator]["emitted"] == 6
+
+
 def test_layers_of_another_kind_stay_floats(tmp_path):
     """DeepSeek-V4's grouped projection is a Linear whose forward pass is not Linear's own."""
     report = export_causal_lm(

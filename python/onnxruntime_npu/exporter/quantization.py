@@ -14,6 +14,7 @@ from ..errors import ArgumentError, ExportError
 from .caches import Interface
 from .integers.integer_weight import DYNAMIC, FLOAT
 from .integers.stored_linear import StoredLinear
+from .kept_model import KeptModel
 from .module_replacement import is_listed
 from .proof import Findings
 from .roles.experts import RoutedExperts
@@ -160,12 +161,12 @@ def quantize(
 
     restore_floats(interface)
     replace_by_torch(interface)
-    states = bool(interface.decoder.states)
     shared: list[tuple[str, ...]] = []
-    if states or SCHEMES[scheme].activation != FLOAT:
+    own = isinstance(interface.decoder, KeptModel)  # whose layers are not all of the decoder
+    if own or SCHEMES[scheme].activation != FLOAT:
         linear = {n: m for n, m in interface.named_modules() if isinstance(m, nn.Linear)}
         shared = _called(interface, linear)
-    called = {name for names in shared for name in names} if states else None
+    called = {name for names in shared for name in names} if own else None
     skip = _skipped(interface, scheme, findings, called)
     try:
         group = _GROUP if SCHEMES[scheme].compensated else _INTEGER_GROUP
@@ -367,7 +368,7 @@ def _skipped(
     """Return the names of layers that stay floats: the head, routers, and what does not fit.
 
     So do those that are not in ``called``, if given: Mamba's code multiplies by the weights of some
-    layers itself.
+    layers itself, and Whisper's decoder alone does not attend to an encoder.
     """
     from ..converters.quantize_weights import is_linear
 
@@ -383,7 +384,8 @@ def _skipped(
         if module.weight is decoder.head_weight or _routes(interface, name):
             skipped.append(name)
         elif called is not None and name not in called:
-            findings.keep(name, "linear", "not quantised: the model reads its weight itself")
+            if decoder.states:
+                findings.keep(name, "linear", "not quantised: the model reads its weight itself")
             skipped.append(name)
         elif keeps_exact(getattr(decoder, "model", None), name):
             findings.keep(
