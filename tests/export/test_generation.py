@@ -218,7 +218,7 @@ def test_generation_stops_at_the_context_length(exported):
     model = CausalLM(directory, providers=["CPUExecutionProvider"])
     model.stop_tokens = frozenset()
     assert len(model.generate_tokens([[1] * 120], max_new_tokens=50).tokens[0]) == 8
-    with pytest.raises(ArgumentError, match="the prompt has 128 tokens, the model's context 128"):
+    with pytest.raises(ArgumentError, match="than the 128 of the model's context, got 128"):
         model.generate_tokens([[1] * 128])
 
 

@@ -44,7 +44,7 @@ def test_rows_end_at_the_model_s_positions(exported):
     model = CausalLM(directory, providers=[CPU])
     assert model.context_length == 128
     assert len(model.generate([[5] * 120], max_new_tokens=50).tokens[0]) == 8
-    with pytest.raises(ArgumentError, match="the prompt has 128 tokens, the model's context 128"):
+    with pytest.raises(ArgumentError, match="than the 128 of the model's context, got 128"):
         model.generate([[5] * 128])
 
 

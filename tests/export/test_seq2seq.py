@@ -375,7 +375,7 @@ def test_source_that_is_longer_than_the_encoder_was_made_for_is_an_error(exporte
     features = np.zeros((1, 16, 3002), np.float32)
     with pytest.raises(ArgumentError, match=r"input_features of shape .*, got \[1, 16, 3002\]"):
         Seq2SeqLM(directory).generate_from({"input_features": features})
-    with pytest.raises(ArgumentError, match="the prompt has 40 tokens, the decoder's context 40"):
+    with pytest.raises(ArgumentError, match="than the 40 of the decoder's context, got 40"):
         Seq2SeqLM(directory).generate_from(
             {"input_features": features[..., :3000]}, prompt=[3] * 40
         )

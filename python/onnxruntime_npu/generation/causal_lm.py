@@ -16,7 +16,7 @@ from .adapters import Adapters
 from .decoding import StepModel
 from .exported import Exported
 from .logits_processing import ProcessedChoice, Processor, UserProcessor
-from .loop import Generation, checked_count, chooser, run
+from .loop import Generation, checked_count, checked_room, chooser, run
 from .options import GenerationOptions
 from .penalties import Penalties
 from .prompt_lookup import LookupStepper
@@ -174,11 +174,7 @@ class CausalLM(Exported):
         """Continue rows that are checked; ``hooks`` are those of ``run``."""
         count = checked_count(max_new_tokens)
         longest = max(len(row) for row in rows)
-        if longest >= self.context_length:
-            raise ArgumentError(
-                f"the prompt has {longest} tokens, the model's context {self.context_length}"
-            )
-        budget = min(count, self.context_length - longest)
+        budget = min(count, checked_room(longest, self.context_length))
         length, matrices = longest + budget, self._adapters.named(adapter)
         if options.prompt_lookup_num_tokens is None:
             with closing(self.step_model.stepper(rows, length, matrices)) as state:

@@ -20,7 +20,7 @@ from .growing_cache import GrowingCache
 from .image_prompt import opened, prepared, processor_of
 from .images import images_of
 from .images.features import Prompt
-from .loop import Generation, checked_count, chooser, run
+from .loop import Generation, checked_count, checked_room, chooser, run
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
@@ -150,10 +150,7 @@ class ImageTextLM(Exported):
             raise ArgumentError(
                 f"expected tokens from 0 to {self.vocabulary - 1}, got {ids.min()} to {ids.max()}"
             )
-        if ids.shape[1] >= self.context_length:
-            raise ArgumentError(
-                f"the prompt has {ids.shape[1]} tokens, the model's context {self.context_length}"
-            )
+        budget = min(count, checked_room(ids.shape[1], self.context_length))
         prompt = Prompt(ids, mask, self.image_token)
         given = self._given(images)
         found = self.images.features(prompt, given)
@@ -164,7 +161,6 @@ class ImageTextLM(Exported):
                 f"expected {len(features)} image tokens for {len(found)} images, got "
                 f"{prompt.image_tokens}"
             )
-        budget = min(count, self.context_length - ids.shape[1])
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
         with closing(_Stepper(self, ids, mask, features, positions)) as state:

@@ -105,6 +105,16 @@ def checked_count(max_new_tokens: Any) -> int:
     return int(max_new_tokens)
 
 
+def checked_room(tokens: int, context: int, whose: str = "model") -> int:
+    """Return how many tokens a context takes behind a prompt; ArgumentError if it takes none."""
+    if tokens >= context:
+        raise ArgumentError(
+            f"expected a prompt of fewer tokens than the {context} of the {whose}'s context, got "
+            f"{tokens}: shorten it"
+        )
+    return context - tokens
+
+
 def chooser(
     sampler: Any, sampling: Callable[[], ort.InferenceSession]
 ) -> Callable[[ort.OrtValue], np.ndarray]:

@@ -18,7 +18,7 @@ from .exported import Exported
 from .growing_cache import PAST, PRESENT, GrowingCache
 from .logits_processing import ProcessedChoice
 from .logits_rules import LogitsRules
-from .loop import Generation, checked_count, chooser, run
+from .loop import Generation, checked_count, checked_room, chooser, run
 from .preallocated_cache import POSITION, PreallocatedCache
 from .prompts import token_id
 from .text_stream import TextStream
@@ -108,11 +108,7 @@ class Seq2SeqLM(Exported):
         count = checked_count(max_new_tokens)
         arrays = self.checked_inputs(inputs)
         start = self._prompt(prompt)
-        if len(start) >= self.context_length:
-            raise ArgumentError(
-                f"the prompt has {len(start)} tokens, the decoder's context {self.context_length}"
-            )
-        budget = min(count, self.context_length - len(start))
+        budget = min(count, checked_room(len(start), self.context_length, "decoder"))
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rules = LogitsRules(self.generation_config, len(start), budget)
         rows = [start] * len(arrays[self.encoder_inputs[0]])
