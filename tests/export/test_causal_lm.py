@@ -135,7 +135,6 @@ REPEATED_KINDS = (
     "qwen3_moe",
     "roberta",
     "roformer",
-    "seed_oss",
     "smollm3",
     "solar_open",
     "stablelm",

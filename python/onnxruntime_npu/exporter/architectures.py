@@ -125,9 +125,6 @@ REBUILT = (
     ),
     Architecture("qwen3", "norms of queries and keys, head size of its own", {"head_dim": 32}),
     Architecture("qwen3_moe", f"{ROUTED}, norms of queries and keys", EXPERTS),
-    Architecture(
-        "seed_oss", "bias of query, key and value, head size of its own", {**TOKENS, "head_dim": 16}
-    ),
     Architecture("smollm3", "layers without rotation", TOKENS),
     Architecture(
         "solar_open",

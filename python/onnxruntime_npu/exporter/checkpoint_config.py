@@ -38,9 +38,10 @@ def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse sizes that no model has, of which transformers makes various errors, or none."""
     for name, least in _SIZES.items():
         value = config.get(name)
-        if isinstance(value, int) and not least <= value <= _LARGEST:
+        outside = isinstance(value, int) and not least <= value <= _LARGEST
+        if outside or isinstance(value, (str, float, dict)):
             raise ExportError(
-                f"cannot load {path}: its config.json has {name} {value}, expected {least} to "
+                f"cannot load {path}: its config.json has {name} {value!r}, expected {least} to "
                 f"{_LARGEST}"
             )
 
