@@ -5,11 +5,12 @@ Whoever reads a node takes an optional input that is one for absent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import onnx
 
 from .definition import Op
+from .nested_graphs import nested_graphs
 from .node_types import all_node_types
 
 _DOMAIN = "npu"
@@ -23,7 +24,7 @@ def stands_for_absent(op: Op, position: int) -> bool:
 def empty_constants(graph: onnx.GraphProto) -> set[str]:
     """Return the names of the constants without elements, those of subgraphs among them."""
     names: set[str] = set()
-    for each in _graphs(graph):
+    for each in nested_graphs(graph):
         fed = {value.name for value in each.input}  # an initializer of that name is only a default
         names |= {t.name for t in each.initializer if 0 in t.dims and t.name not in fed}
         names |= _empty_constant_nodes(each.node)
@@ -39,7 +40,7 @@ def drop_empty_inputs(model: onnx.ModelProto) -> bool:
     types = all_node_types()
     bodies = {(f.domain, f.name, f.overload) for f in model.functions}
     empty = empty_constants(model.graph)
-    scopes = [(node, empty) for graph in _graphs(model.graph) for node in graph.node]
+    scopes = [(node, empty) for graph in nested_graphs(model.graph) for node in graph.node]
     for function in model.functions:
         inside = _empty_constant_nodes(function.node)
         scopes += [(node, inside) for node in function.node]
@@ -65,12 +66,3 @@ def _empty_constant_nodes(nodes: Iterable[onnx.NodeProto]) -> set[str]:
         for attribute in node.attribute
         if attribute.name == "value" and 0 in attribute.t.dims
     }
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for subgraph in (attribute.g, *attribute.graphs):
-                if subgraph.node or subgraph.output:
-                    yield from _graphs(subgraph)

@@ -5,6 +5,8 @@
 - ``session_hook``: session features that a plugin provider cannot implement.
 - ``bound_values``: what runs that are replayed have bound.
 - ``given_initializers``: weights that session options are given.
+- ``changed_model``: models that are changed before onnxruntime reads them.
+- ``option_entries``: entries of the options of sessions and runs.
 - ``node_assignment``: the provider of each node of a session, and the reason.
 - ``ortvalue``: values in NPU memory.
 

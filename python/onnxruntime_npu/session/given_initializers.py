@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
-import os
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -19,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from onnxruntime import SessionOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
+from .changed_model import beside, read_instead, read_model
 from .ortvalue import carrier_of
 
 if TYPE_CHECKING:
     import onnx
 
-FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _SESSION_KEY = "_npu_given_initializers"  # of the session, which keeps a copy of the options
 _given: weakref.WeakKeyDictionary[Any, dict[str, Any]] = weakref.WeakKeyDictionary()
 
@@ -50,42 +48,24 @@ def read_as_weights(session: Any) -> Iterator[None]:
     if model is None:
         yield
         return
-    with read_instead(session, model):
+    with read_instead(session, model, beside(session._model_path)):
         yield
-
-
-@contextlib.contextmanager
-def read_instead(session: Any, model: bytes) -> Iterator[None]:
-    """Let a session read a changed model, with the files of weights beside its own."""
-    path, content = session._model_path, session._model_bytes
-    options, folder = session._sess_options, ""
-    if path:
-        with contextlib.suppress(Exception):  # there is no such entry
-            folder = options.get_session_config_entry(FOLDER_KEY)
-        options.add_session_config_entry(FOLDER_KEY, os.path.dirname(os.path.abspath(path)))
-    session._model_path, session._model_bytes = None, model
-    try:
-        yield
-    finally:
-        session._model_path, session._model_bytes = path, content
-        if path:
-            options.add_session_config_entry(FOLDER_KEY, folder)
 
 
 def _with_weights(path: str | None, data: bytes | None, given: dict[str, Any]) -> bytes | None:
     """Return the model with the given weights, None if it has none of them."""
     try:
-        import onnx
-        from google.protobuf.message import DecodeError, EncodeError
+        from google.protobuf.message import EncodeError
+
+        from ..opdef.nested_graphs import nested_graphs
     except ModuleNotFoundError:
         raise _refused("the package onnx (pip install onnx)", "none") from None
 
-    try:
-        model = onnx.load(path or io.BytesIO(data or b""), load_external_data=False)
-    except (DecodeError, OSError):
-        return None  # onnxruntime says what is wrong
+    model = read_model(path, data)
+    if model is None:
+        return None
     replaced = 0
-    for graph in _graphs(model.graph):
+    for graph in nested_graphs(model.graph):
         for tensor in graph.initializer:
             if tensor.name in given:
                 _replace(tensor, given[tensor.name])
@@ -103,15 +83,6 @@ def _refused(expected: str, got: str) -> Exception:
         f"[add_initializer] expected {expected} for a session of the NPU, got {got}; keep the "
         "weights in a file and give them by add_external_initializers"
     )
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """Yield a graph and those of its control flow."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in ([attribute.g] if attribute.HasField("g") else []) + [*attribute.graphs]:
-                yield from _graphs(inner)
 
 
 def _replace(tensor: onnx.TensorProto, value: Any) -> None:

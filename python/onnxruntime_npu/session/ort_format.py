@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
@@ -45,18 +43,3 @@ def as_onnx(path: str | None, content: bytes | None, log_severity_level: int) ->
         options.optimized_model_filepath = str(stored)
         InferenceSession(path or content, options, providers=[get_ep_name()])
         return stored.read_bytes()
-
-
-@contextlib.contextmanager
-def read_instead(session: Any, model: bytes, loading: str) -> Iterator[None]:
-    """Let a session read an ONNX model; ``loading``: the format that its options name, if any."""
-    options, path, given = session._sess_options, session._model_path, session._model_bytes
-    session._model_path, session._model_bytes = None, model
-    if loading:
-        options.add_session_config_entry(LOADING_KEY, "ONNX")
-    try:
-        yield
-    finally:
-        session._model_path, session._model_bytes = path, given
-        if loading:
-            options.add_session_config_entry(LOADING_KEY, loading)

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import io
 import itertools
 import re
 import sys
@@ -44,6 +43,8 @@ from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
 from . import bound_values, compiled_model, given_initializers, ort_format, provider_library
+from .changed_model import beside, read_instead, read_model
+from .option_entries import run_entry, session_entry
 from .provider_library import get_ep_name, get_library_path
 
 _RECORD_KEY = "session.record_ep_graph_assignment_info"
@@ -115,7 +116,7 @@ def _ordered(run_async: Callable[..., Any]) -> Callable[..., Any]:
         if getattr(self, DECISIONS, None) is None:
             return run_async(self, output_names, input_feed, callback, user_data, run_options)
         options = RunOptions() if run_options is None else run_options
-        if bound_values.has_graphs(self) and _run_entry(options, "gpu_graph_id") != "-1":
+        if bound_values.has_graphs(self) and run_entry(options, "gpu_graph_id") != "-1":
             raise C.InvalidArgument(
                 "[run_async] expected a session without enable_npu_graph, or the run option "
                 "gpu_graph_id -1, got values in host memory, which a graph does not read; bind "
@@ -174,12 +175,15 @@ def _in_onnx(session: Any) -> Iterator[None]:
     """Let a session read its model in ONNX if that is in onnxruntime's own format."""
     path, content = session._model_path, session._model_bytes
     options = session._sess_options or C.get_default_session_options()
-    if _entry(options, ort_format.STORING_KEY) or not ort_format.is_ort_format(path, content):
+    if session_entry(options, ort_format.STORING_KEY) or not ort_format.is_ort_format(
+        path, content
+    ):
         yield
         return
     session._sess_options = options
     model = ort_format.as_onnx(path, content, options.log_severity_level)
-    with ort_format.read_instead(session, model, _entry(options, ort_format.LOADING_KEY)):
+    named = session_entry(options, ort_format.LOADING_KEY)
+    with read_instead(session, model, {ort_format.LOADING_KEY: "ONNX"} if named else {}):
         yield
 
 
@@ -202,15 +206,15 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
         _set_entry(options, _MPI_LIBRARY_KEY, str(_MPI_LIBRARY))
 
     path = session._model_path
-    written = compiled_model.to_be_written(functools.partial(_entry, options), path)
+    written = compiled_model.to_be_written(functools.partial(session_entry, options), path)
     provider_library.begin_assignment_capture()
     failure: Exception | None = None
     given, options.enable_mem_reuse = options.enable_mem_reuse, False
     try:
         try:
-            _make_bare(session, make) if _entry(options, _SCHEMAS_KEY) else make()
+            _make_bare(session, make) if session_entry(options, _SCHEMAS_KEY) else make()
         except Exception as error:
-            if not _UNKNOWN_OP.search(str(error)) or _entry(options, _SCHEMAS_KEY):
+            if not _UNKNOWN_OP.search(str(error)) or session_entry(options, _SCHEMAS_KEY):
                 raise
             options.register_custom_ops_library(get_library_path())
             options.add_session_config_entry(_SCHEMAS_KEY, "1")
@@ -233,41 +237,22 @@ def _make_bare(session: Any, make: Callable[[], None]) -> None:
     if changed is None:
         make()
         return
-    with given_initializers.read_instead(session, changed):
+    with read_instead(session, changed, beside(session._model_path)):
         make()
 
 
 def _without_empty_inputs(path: str | None, data: bytes | None) -> bytes | None:
     """Return the model without them, None if it has none or is no ONNX model."""
-    import onnx
-    from google.protobuf.message import DecodeError
-
     from ..opdef.empty_inputs import drop_empty_inputs
 
-    try:
-        source = path or io.BytesIO(data or b"")
-        model = onnx.load(source, load_external_data=False)
-    except (DecodeError, OSError):
+    model = read_model(path, data)
+    if model is None:
         return None
     return model.SerializeToString() if drop_empty_inputs(model) else None
 
 
-def _entry(options: Any, key: str) -> str:
-    try:
-        return str(options.get_session_config_entry(key))
-    except Exception:  # onnxruntime has no other way to say that the entry is not set
-        return ""
-
-
-def _run_entry(options: RunOptions, key: str) -> str:
-    try:
-        return str(options.get_run_config_entry(key))
-    except Exception:  # as above
-        return ""
-
-
 def _set_entry(options: Any, key: str, value: str = "1") -> None:
-    if not _entry(options, key):  # onnxruntime warns when an entry is set again
+    if not session_entry(options, key):  # onnxruntime warns when an entry is set again
         options.add_session_config_entry(key, value)
 
 
