@@ -1,21 +1,41 @@
-// The constant int8 weight of a product with npu_quant_matmul's semantics that is joined with what follows it: panels
-// and the scales of columns.
+// The constant int8 matrix of a product with npu_quant_matmul's semantics that is joined with what reads it: panels and
+// the scales of columns.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
-#include "ep/kernels/matmul/matmul_shape.h"
+#include "ep/kernels/matmul/constant_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/quantization/type_code.h"
 
 namespace npu {
 
 class Int8Weight {
  public:
-  enum In : size_t { kRows, kWeight, kScale };  // and the scales of rows, an operator's last input
-  static constexpr DTypeSet kInt8{DType::kInt8}, kScales{DType::kFloat32};
+  static constexpr const char *kGated = "QuantGatedMatMul", *kNormed = "QuantMatMulAddRmsNorm";
+  static constexpr size_t kInputs = 3;
   static constexpr DTypeSet kResults{DType::kFloat16, DType::kBFloat16};
+  static std::vector<ArgDef> Inputs() {
+    return {Input("x1", {DType::kInt8}), Input("x2", {DType::kInt8}), Input("scale", {DType::kFloat32})};
+  }
+  static std::vector<ArgDef> LastInputs() { return {OptionalInput("pertoken_scale", {DType::kFloat32})}; }
+  static std::vector<AttrDef> Attributes(bool gated) {
+    if (gated) return {RequiredInt("output_dtype")};
+    return {};
+  }
+  static std::string WhyUnsupported(const NodeView& node, size_t /*last*/) {
+    return node.constant[kWeight] && node.constant[kScale] ? "" : "a weight or scale that is not constant";
+  }
 
-  Int8Weight(const char* op, size_t row_scale, bool gated) : op_(op), row_scale_(row_scale), gated_(gated) {}
+  Int8Weight(const char* op, const KernelInfo& info, size_t row_scale, bool gated)
+      : op_(op), row_scale_(row_scale), gated_(gated) {
+    if (gated)
+      result_ = ElementTypeOf(op, "output_dtype", info.attributes.Int("output_dtype"),
+                              {TypeCode::kFloat16, TypeCode::kBFloat16});
+  }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) {
     const Shape& shape = constant.shape;
@@ -35,15 +55,9 @@ class Int8Weight {
     return true;
   }
 
-  struct Product {
-    MatMulShape shape;  // of the result without what is joined
-    gemm::Matrix rows;
-    gemm::PackedMatrix weight;
-    gemm::Epilogue epilogue;  // scales alone
-  };
   // Throws "[op] expected …, got …" if the inputs do not fit.
-  Product Of(OpContext& ctx) const {
-    const TensorView rows = ctx.Input(kRows), row_scale = ctx.Input(row_scale_);
+  ConstantProduct Of(OpContext& ctx) const {
+    const TensorView rows = ctx.Input(0), row_scale = ctx.Input(row_scale_);
     NPU_CHECK(rows && packed_ && scale_, "[", op_, "] expected x1, and a constant x2 and scale");
     NPU_CHECK(rows.shape.rank() >= 2, "[", op_, "] expected x1 [.., M, K], got ", rows.shape);
     NPU_CHECK(scale_.values().shape[1] == shape_[1], "[", op_, "] expected scale of shape [", shape_[1], "], got [",
@@ -51,28 +65,24 @@ class Int8Weight {
     const Shape each_row(rows.shape.begin(), rows.shape.rank() - 1);
     NPU_CHECK(!row_scale || row_scale.shape == each_row, "[", op_, "] expected pertoken_scale of shape ", each_row,
               ", got ", row_scale.shape);
-    Product product{.shape = InferMatMul(op_, rows.shape, shape_)};
-    const MatMulShape& s = product.shape;
-    product.rows = gemm::Matrix::RowMajor(rows.data, s.a_batches * s.m, s.k);
-    product.weight = packed_.matrix(gemm::Matrix::RowMajor(nullptr, s.k, gated_ ? gemm::GatedColumns(s.n) : s.n));
+    ConstantProduct product = ConstantProduct::Of(op_, rows, shape_);
+    product.weight = packed_.matrix(product.PanelSizes(gated_));
+    product.result = result_;
     product.epilogue.column_scale = {static_cast<const float*>(scale_.values().data), 1};
     if (row_scale) product.epilogue.row_scale = {row_scale.as<const float>(), 1};
     return product;
   }
 
  private:
+  enum In : size_t { kWeight = 1, kScale };
+
   const char* op_;
   size_t row_scale_;
   bool gated_;
+  DType result_ = DType::kUndefined;  // of a gated product
   gemm::PackedWeight packed_;
   gemm::PackedScales scale_;
   Shape shape_;
 };
-
-// For OpDef::unsupported.
-inline std::string UnsupportedInt8Weight(const char* op, const NodeView& node) {
-  if (node.constant[Int8Weight::kWeight] && node.constant[Int8Weight::kScale]) return "";
-  return std::string(op) + " of a weight or scale that is not constant is not implemented";
-}
 
 }  // namespace npu

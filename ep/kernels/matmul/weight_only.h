@@ -1,11 +1,14 @@
-// The constant weight of a product with npu_weight_quant_batchmatmul's semantics that is joined with what follows it:
+// The constant matrix of a product with npu_weight_quant_batchmatmul's semantics that is joined with what reads it:
 // panels of integers, scales and offsets.
 #pragma once
 
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/matmul/constant_product.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/quantization/antiquant.h"
 
@@ -13,8 +16,22 @@ namespace npu {
 
 class WeightOnly {
  public:
-  static constexpr DTypeSet kFloats{DType::kFloat16, DType::kBFloat16}, kIntegers{DType::kInt8, DType::kInt32};
-  enum In : size_t { kX, kWeight, kScale };  // and the offset, an operator's last input
+  static constexpr const char *kGated = "WeightQuantGatedMatMul", *kNormed = "WeightQuantMatMulAddRmsNorm";
+  static constexpr size_t kInputs = 3;
+  static constexpr DTypeSet kResults{DType::kFloat16, DType::kBFloat16};
+  static std::vector<ArgDef> Inputs() {
+    return {Input("x", kResults), Input("weight", {DType::kInt8, DType::kInt32}), Input("antiquant_scale", kResults)};
+  }
+  static std::vector<ArgDef> LastInputs() { return {OptionalInput("antiquant_offset", kResults)}; }
+  static std::vector<AttrDef> Attributes(bool /*gated*/) {
+    return {IntAttribute("antiquant_group_size", 0), IntAttribute("inner_precise", 0)};
+  }
+  static std::string WhyUnsupported(const NodeView& node, size_t offset) {
+    const bool offsets =
+        offset >= node.inputs.size() || node.inputs[offset] == DType::kUndefined || node.constant[offset];
+    if (node.constant[kWeight] && node.constant[kScale] && offsets) return "";
+    return "a weight, scale or offset that is not constant";
+  }
 
   WeightOnly(const char* op, const KernelInfo& info, size_t offset, bool gated)
       : op_(op),
@@ -23,7 +40,7 @@ class WeightOnly {
         group_(info.attributes.Int("antiquant_group_size")),
         inner_precise_(info.attributes.Int("inner_precise")),
         scale_shape_(DeclaredShape(info, kScale)) {
-    if (const auto x = DeclaredShape(info, kX); x && x->rank() > 0) depth_ = x->back();
+    if (const auto x = DeclaredShape(info, 0); x && x->rank() > 0) depth_ = x->back();
     NPU_CHECK(group_ >= 0, "[", op, "] expected antiquant_group_size of 0 or more, got ", group_);
     NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", op, "] expected inner_precise 0 or 1, got ",
               inner_precise_);
@@ -35,8 +52,9 @@ class WeightOnly {
     return input == offset_ && PackValues("antiquant_offset", packed_offset_, constant, stream);
   }
 
-  // Checks what was packed for x; the shape that the result of the product alone has is of [K, N].
-  void Check(const TensorView& x) const {
+  // Throws "[op] expected …, got …" if the inputs do not fit.
+  ConstantProduct Of(OpContext& ctx) const {
+    const TensorView x = ctx.Input(0);
     NPU_CHECK(x && packed_ && packed_scale_, "[", op_, "] expected x, and a constant weight and antiquant_scale");
     NPU_CHECK(x.shape.rank() >= 2 && x.shape.back() == layout_.k, "[", op_, "] expected x [.., M, ", layout_.k,
               "], got ", x.shape);
@@ -44,20 +62,19 @@ class WeightOnly {
     CheckAntiquant(op_, x.dtype, layout_, group_, scale, offset);
     NPU_CHECK(scale.shape.back() == layout_.n, "[", op_, "] expected an antiquant_scale for each of ", layout_.n,
               " columns, got ", scale.shape);
-  }
-  Shape matrix_shape() const { return {layout_.k, layout_.n}; }
-
-  gemm::PackedMatrix matrix(DType dtype) const {
-    gemm::Dequantization from{
-        .scale = packed_scale_.values().data, .offset = packed_offset_.values().data, .dtype = dtype, .group = group_};
+    gemm::Dequantization from{.scale = scale.data, .offset = offset.data, .dtype = x.dtype, .group = group_};
     from.scale_panel = packed_scale_.panel();
     from.offset_panel = packed_offset_.panel();
     from.round_a = inner_precise_ == 1;
-    const int64_t columns = gated_ ? gemm::GatedColumns(layout_.n) : layout_.n;
-    return packed_.quantized(gemm::Matrix::RowMajor(nullptr, layout_.k, columns), dtype, from);
+    ConstantProduct product = ConstantProduct::Of(op_, x, {layout_.k, layout_.n});
+    product.weight = packed_.quantized(product.PanelSizes(gated_), x.dtype, from);
+    product.result = x.dtype;
+    return product;
   }
 
  private:
+  enum In : size_t { kWeight = 1, kScale };
+
   bool PackWeight(const TensorView& constant, Stream& stream) {
     NPU_CHECK(constant.shape.rank() == 2, "[", op_, "] expected weight of two axes, got ", constant.shape);
     const int64_t depth = constant.dtype == DType::kInt8
@@ -94,13 +111,5 @@ class WeightOnly {
   gemm::PackedScales packed_scale_, packed_offset_;
   QuantizedWeight layout_;
 };
-
-// For OpDef::unsupported, with the offset as input `offset`.
-inline std::string UnsupportedWeightOnly(const char* op, const NodeView& node, size_t offset) {
-  const bool offsets =
-      offset >= node.inputs.size() || node.inputs[offset] == DType::kUndefined || node.constant[offset];
-  if (node.constant[WeightOnly::kWeight] && node.constant[WeightOnly::kScale] && offsets) return "";
-  return std::string(op) + " of a weight, scale or offset that is not constant is not implemented";
-}
 
 }  // namespace npu
