@@ -109,8 +109,7 @@ const std::vector<OptionSpec>& OptionSpecs() {
        "Captures the launches of a run and replays them in later runs, without onnxruntime's work for each node, as "
        "enable_cuda_graph does. Inputs and outputs are bound once in NPU memory (IOBinding) and their content is "
        "updated in place: a replay reads and writes the addresses that were captured, and fails in Python if others "
-       "are "
-       "bound. The run option gpu_graph_id numbers graphs, one per set of shapes; -1 runs without a graph.",
+       "are bound. The run option gpu_graph_id numbers graphs, one per set of shapes; -1 runs without a graph.",
        [](const std::string& value, Options& options) { return ParseFlag(value, options.graphs); }},
       {"host_memory", "0, 1", "0",
        "1: inputs, outputs and all values between them are in host memory, where kernels read and write them in place. "

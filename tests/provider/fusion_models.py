@@ -31,6 +31,13 @@ def node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProt
     return helper.make_node(op, names, outputs.split(), outputs.split()[0], **attributes)
 
 
+def npu_node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
+    """The same of the domain ``npu``."""
+    made = node(op, inputs, outputs, **attributes)
+    made.domain = "npu"
+    return made
+
+
 def model_of(
     nodes: Sequence[onnx.NodeProto],
     feeds: dict[str, np.ndarray],
@@ -74,3 +81,24 @@ def run_both(
     plain = npu_session(model, without_optimizations(), fusion=0, **settings)
     assert fused_nodes(plain) == {}
     return fused.run(None, feeds), plain.run(None, feeds), fused_nodes(fused)
+
+
+def run_used(
+    nodes: Sequence[onnx.NodeProto],
+    feeds: dict[str, np.ndarray],
+    constants: dict[str, np.ndarray],
+    outputs: Sequence[str],
+) -> tuple[list[np.ndarray], list[np.ndarray], dict[str, str]]:
+    """``run_both`` with those of the inputs and constants that the nodes read."""
+    used = {name for each in nodes for name in each.input}
+    feeds = {name: array for name, array in feeds.items() if name in used}
+    constants = {name: array for name, array in constants.items() if name in used}
+    return run_both(model_of(nodes, feeds, constants, outputs), feeds)
+
+
+def check_float16(fused: list[np.ndarray], plain: list[np.ndarray]) -> None:
+    """Compare what is rounded to float16 once with what is also rounded on the way to it."""
+    for a, b in zip(fused, plain, strict=True):
+        assert a.dtype == np.float16
+        bound = 4 * 2.0**-10 * max(1.0, float(np.abs(b).max()))
+        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=0, atol=bound)

@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
-from fusion_models import model_of, node, run_both
+from fusion_models import check_float16, node, npu_node, run_used
 
 GATED, NORMED = "npu.fused:QuantGatedMatMul", "npu.fused:QuantMatMulAddRmsNorm"
 ROWS, COLUMNS = 96, 80
 FLOAT16 = 1  # as output_dtype names it
 
 
-def npu(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    made = node(op, inputs, outputs, **attributes)
-    made.domain = "npu"
-    return made
-
-
 def product(inputs: str = "q w scale - q_scale", **attributes: int) -> onnx.NodeProto:
-    return npu("NPUQuantMatmul", inputs, "h", **({"output_dtype": FLOAT16} | attributes))
+    return npu_node("NPUQuantMatmul", inputs, "h", **({"output_dtype": FLOAT16} | attributes))
 
 
-ROUND = npu("NPUDynamicQuant", "x", "q q_scale", quant_mode="pertoken")
-ROUND_ALL = npu("NPUQuantize", "x one", "q", axis=-1, dtype=2)
-GATE = npu("NPUSwiGlu", "h", "y", dim=-1)
-NORM = npu("NPUAddRmsNorm", "r h gamma", "y rstd sum", epsilon=1e-3)
+ROUND = npu_node("NPUDynamicQuant", "x", "q q_scale", quant_mode="pertoken")
+ROUND_ALL = npu_node("NPUQuantize", "x one", "q", axis=-1, dtype=2)
+GATE = npu_node("NPUSwiGlu", "h", "y", dim=-1)
+NORM = npu_node("NPUAddRmsNorm", "r h gamma", "y rstd sum", epsilon=1e-3)
 
 
 def run(rng, nodes, outputs=("y",), **more: np.ndarray):
@@ -43,18 +35,7 @@ def run(rng, nodes, outputs=("y",), **more: np.ndarray):
         "one": np.full(1, 1 / 32, np.float32),
         "bias": np.ones(COLUMNS, np.float32),
     } | more
-    used = {name for each in nodes for name in each.input}
-    feeds = {name: array for name, array in feeds.items() if name in used}
-    constants = {name: array for name, array in constants.items() if name in used}
-    return run_both(model_of(nodes, feeds, constants, outputs), feeds)
-
-
-def check(fused: list[np.ndarray], plain: list[np.ndarray]) -> None:
-    """Without the fusion the product, of about 1, is rounded to float16, too."""
-    for a, b in zip(fused, plain, strict=True):
-        assert a.dtype == np.float16
-        bound = 4 * 2.0**-10 * max(1.0, float(np.abs(b).max()))
-        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=0, atol=bound)
+    return run_used(nodes, feeds, constants, outputs)
 
 
 ROUNDED = [
@@ -67,22 +48,22 @@ ROUNDED = [
 def test_a_gate_is_computed_in_its_product(rng, before, multiply):
     fused, plain, groups = run(rng, [*before, multiply, GATE])
     assert groups == {"h": GATED, "y": GATED}
-    check(fused, plain)
+    check_float16(fused, plain)
 
 
 @pytest.mark.parametrize(("before", "multiply"), ROUNDED, ids=["by row", "by one scale"])
 @pytest.mark.parametrize("order", ["r h gamma", "h r gamma"])
 def test_a_residual_is_added_in_its_product(rng, before, multiply, order):
-    norm = npu("NPUAddRmsNorm", order, "y rstd sum", epsilon=1e-3)
+    norm = npu_node("NPUAddRmsNorm", order, "y rstd sum", epsilon=1e-3)
     fused, plain, groups = run(rng, [*before, multiply, norm], ("y", "sum"))
     assert groups == {"h": NORMED, "y": NORMED}
-    check(fused, plain)
+    check_float16(fused, plain)
 
 
 @pytest.mark.parametrize(
     ("nodes", "outputs", "more"),
     [
-        ([ROUND, product(), npu("NPUSwiGlu", "h", "y", dim=0)], ("y",), {}),
+        ([ROUND, product(), npu_node("NPUSwiGlu", "h", "y", dim=0)], ("y",), {}),
         ([ROUND, product(), GATE], ("y", "h"), {}),
         ([ROUND, product("q w scale - q_scale bias"), GATE], ("y",), {}),
         ([ROUND, product(), GATE], ("y",), {"scale": np.full(1, 1e-3, np.float32)}),

@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import onnx
 import pytest
-from fusion_models import model_of, node, run_both
+from fusion_models import check_float16, node, npu_node, run_used
 
 GATED, NORMED = "npu.fused:WeightQuantGatedMatMul", "npu.fused:WeightQuantMatMulAddRmsNorm"
 ROWS, COLUMNS, GROUP = 96, 80, 32
 
 
-def npu(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.NodeProto:
-    made = node(op, inputs, outputs, **attributes)
-    made.domain = "npu"
-    return made
-
-
 def product(inputs: str = "x w scale offset", **attributes: int) -> onnx.NodeProto:
     options = {"antiquant_group_size": GROUP, "inner_precise": 1} | attributes
-    return npu("NPUWeightQuantBatchMatmulV2", inputs, "h", **options)
+    return npu_node("NPUWeightQuantBatchMatmulV2", inputs, "h", **options)
 
 
-GATE = npu("NPUSwiGlu", "h", "y", dim=-1)
-NORM = npu("NPUAddRmsNorm", "r h gamma", "y rstd sum", epsilon=1e-3)
+GATE = npu_node("NPUSwiGlu", "h", "y", dim=-1)
+NORM = npu_node("NPUAddRmsNorm", "r h gamma", "y rstd sum", epsilon=1e-3)
 
 
 def run(rng, nodes, outputs=("y",), int4: bool = True, **more: np.ndarray):
@@ -43,18 +35,7 @@ def run(rng, nodes, outputs=("y",), int4: bool = True, **more: np.ndarray):
         "offset": rng.integers(-8, 8, groups).astype(np.float16),
         "gamma": rng.standard_normal(COLUMNS).astype(np.float16),
     } | more
-    used = {name for each in nodes for name in each.input}
-    feeds = {name: array for name, array in feeds.items() if name in used}
-    constants = {name: array for name, array in constants.items() if name in used}
-    return run_both(model_of(nodes, feeds, constants, outputs), feeds)
-
-
-def check(fused: list[np.ndarray], plain: list[np.ndarray]) -> None:
-    """Without the fusion the product, of about 4, is rounded to float16, too."""
-    for a, b in zip(fused, plain, strict=True):
-        assert a.dtype == np.float16
-        bound = 4 * 2.0**-10 * max(1.0, float(np.abs(b).max()))
-        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=0, atol=bound)
+    return run_used(nodes, feeds, constants, outputs)
 
 
 @pytest.mark.parametrize("int4", [True, False], ids=["int4", "int8"])
@@ -62,16 +43,16 @@ def check(fused: list[np.ndarray], plain: list[np.ndarray]) -> None:
 def test_a_gate_is_computed_in_its_product(rng, int4, inputs):
     fused, plain, groups = run(rng, [product(inputs), GATE], int4=int4)
     assert groups == {"h": GATED, "y": GATED}
-    check(fused, plain)
+    check_float16(fused, plain)
 
 
 @pytest.mark.parametrize("inputs", ["x w scale offset", "x w scale"])
 @pytest.mark.parametrize("order", ["r h gamma", "h r gamma"])
 def test_a_residual_is_added_in_its_product(rng, inputs, order):
-    norm = npu("NPUAddRmsNorm", order, "y rstd sum", epsilon=1e-3)
+    norm = npu_node("NPUAddRmsNorm", order, "y rstd sum", epsilon=1e-3)
     fused, plain, groups = run(rng, [product(inputs), norm], ("y", "sum"))
     assert groups == {"h": NORMED, "y": NORMED}
-    check(fused, plain)
+    check_float16(fused, plain)
 
 
 def test_one_scale_for_each_column(rng):
@@ -79,7 +60,7 @@ def test_one_scale_for_each_column(rng):
     scale = (rng.uniform(0.5, 1.5, COLUMNS) / 60).astype(np.float16)
     fused, plain, groups = run(rng, nodes, scale=scale)
     assert groups == {"h": GATED, "y": GATED}
-    check(fused, plain)
+    check_float16(fused, plain)
 
 
 BIAS = {"bias": np.ones(COLUMNS, np.float16)}
@@ -89,7 +70,7 @@ SCALAR = {"scale": np.full(1, 0.01, np.float16)}
 @pytest.mark.parametrize(
     ("nodes", "outputs", "more"),
     [
-        ([product(), npu("NPUSwiGlu", "h", "y", dim=0)], ("y",), {}),
+        ([product(), npu_node("NPUSwiGlu", "h", "y", dim=0)], ("y",), {}),
         ([product(), GATE], ("y", "h"), {}),
         ([product("x w scale offset - - bias"), GATE], ("y",), BIAS),
         ([product("x w scale offset - - bias"), NORM], ("y",), BIAS),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any
 
@@ -134,14 +134,10 @@ class _Projections(_Form):
             past_key_values: Any = None,
             **_: Any,
         ) -> tuple[torch.Tensor, None]:
-            query, key, value = (
-                _heads(project(hidden_states), module.num_heads)
-                for project in (module.q_proj, module.k_proj, module.v_proj)
-            )
-            if past_key_values is not None:
-                key, value = past_key_values.update(key, value, module.layer_idx)
-            attended = attend_visible(query, key, value, module.scaling, attention_mask)
-            return module.out_proj(attended.flatten(2)), None
+            projections = module.q_proj, module.k_proj, module.v_proj
+            parts = (_heads(project(hidden_states), module.num_heads) for project in projections)
+            attended = _attended(module, parts, module.scaling, attention_mask, past_key_values)
+            return module.out_proj(attended), None
 
         return forward
 
@@ -170,14 +166,13 @@ class _HeadsOfBert(_Form):
             past_key_values: Any = None,
             **_: Any,
         ) -> tuple[torch.Tensor, None]:
-            query, key, value = (
-                _heads(project(hidden_states), module.num_attention_heads)
-                for project in (module.query, module.key, module.value)
+            projections, heads = (
+                (module.query, module.key, module.value),
+                module.num_attention_heads,
             )
-            if past_key_values is not None:
-                key, value = past_key_values.update(key, value, module.layer_idx)
+            parts = (_heads(project(hidden_states), heads) for project in projections)
             scale = module.attention_head_size**-0.5
-            return attend_visible(query, key, value, scale, attention_mask).flatten(2), None
+            return _attended(module, parts, scale, attention_mask, past_key_values), None
 
         return forward
 
@@ -214,6 +209,16 @@ def _prove(module: Any, form: _Form) -> float:
     visible = random_mask(_BATCH, _NEW, _NEW)
     expected = module(**given, attention_mask=form.mask(visible))[0]
     return compare(expected, form.forward(module)(**given, attention_mask=visible)[0], "output")
+
+
+def _attended(
+    module: Any, parts: Iterable[torch.Tensor], scale: float, visible: torch.Tensor, cache: Any
+) -> torch.Tensor:
+    """Attend by queries, keys and values [B, N, S, D] of a layer; returns [B, S, N * D]."""
+    query, key, value = parts
+    if cache is not None:
+        key, value = cache.update(key, value, module.layer_idx)
+    return attend_visible(query, key, value, scale, visible).flatten(2)
 
 
 def _heads(x: torch.Tensor, count: int) -> torch.Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from .node_groups import Group, Search
+from .weight_product import weight_product
 
 
 def gated_product(swiglu: ir.Node) -> Group | None:
@@ -14,7 +15,7 @@ def gated_product(swiglu: ir.Node) -> Group | None:
     search = Search(swiglu)
     halves = swiglu.inputs[0]
     axis = swiglu.attributes.get("dim")
-    product = search.product(halves)
+    product = weight_product(search, halves)
     if product is None or halves is None or halves.shape is None:
         return None
     if axis is not None and axis.as_int() not in (-1, halves.shape.rank() - 1):

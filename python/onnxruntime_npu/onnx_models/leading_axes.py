@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from ..opdef import all_ops
 from .reshape_targets import constant_target, is_reshape, set_target
+from .rounded_rows import rounds_by_row
 
 
 def keep_leading_axes(graph: ir.Graph) -> None:
@@ -36,17 +37,13 @@ def _rounding(product: ir.Node) -> ir.Node | None:
         return None
     if any(use.node is not product for value in results for use in value.uses()):
         return None
-    operators = all_ops()
-    if node.op_type == operators["npu_quantize"].onnx_type:
+    if node.op_type == all_ops()["npu_quantize"].onnx_type:
         axis, scales = node.attributes.get("axis"), node.inputs[1]
         last = axis is not None and axis.as_int() == -1
         fits = scales is not None and scales.shape is not None and scales.shape.rank() == 1
         return node if last and fits else None
-    mode = node.attributes.get("quant_mode")
     grouped = len(node.inputs) > 2 and node.inputs[2] is not None
-    by_rows = mode is None or mode.as_string() == "pertoken"
-    dynamic = node.op_type == operators["npu_dynamic_quant"].onnx_type
-    return node if dynamic and by_rows and not grouped else None
+    return node if rounds_by_row(node) and not grouped else None
 
 
 def _keep_axes(product: ir.Node, rounding: ir.Node | None, graph: ir.Graph) -> None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import onnx_ir as ir
-
-_FLOATS = (ir.DataType.FLOAT, ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
-_QUANTIZED_PRODUCT, _INTEGER_PRODUCT = "NPUWeightQuantBatchMatmulV2", "NPUQuantMatmul"
-_RESULTS = (1, 27)  # float16 and bfloat16, as output_dtype names them
 
 
 class Group(NamedTuple):
@@ -34,20 +30,6 @@ class Group(NamedTuple):
         )
 
 
-class Product(NamedTuple):
-    """The product of rows with a constant matrix, of floats or quantised.
-
-    The joined node's type begins with ``prefix``, and has these inputs first and last.
-    """
-
-    prefix: str
-    columns: int | None
-    inputs: dict[str, ir.Value]
-    last_inputs: dict[str, ir.Value]
-    attributes: list[ir.Attr]
-    result: ir.Attr | None = None  # names the result's type where the inputs do not tell
-
-
 class Search:
     """Follows values to the nodes that computed them, and remembers these."""
 
@@ -62,17 +44,6 @@ class Search:
         if node not in self.nodes:
             self.nodes.append(node)
         return node
-
-    def product(self, value: ir.Value | None) -> Product | None:
-        """Return the product with a constant matrix that computes a value."""
-        node = self.producer(value, "MatMul")
-        if node is not None:
-            return _float_product(node)
-        node = self.producer(value, _QUANTIZED_PRODUCT, "npu")
-        if node is not None:
-            return _quantized_product(node)
-        node = self.producer(value, _INTEGER_PRODUCT, "npu")
-        return None if node is None else _integer_product(node)
 
     def through(self, value: ir.Value | None, *op_types: str) -> ir.Value | None:
         """Return what nodes of these types, the last first, have made the value of."""
@@ -90,80 +61,6 @@ class Search:
             return None
         self.nodes.append(uses[0].node)
         return uses[0].node.outputs[0]
-
-
-def _float_product(node: ir.Node) -> Product | None:
-    rows, weight = node.inputs
-    if rows is None or not _is_weight(weight) or weight.dtype not in _FLOATS:
-        return None
-    if weight.shape is None or weight.shape.rank() != 2:
-        return None
-    return Product("", _size(weight.shape[1]), {"A": rows, "B": weight}, {}, [])
-
-
-def _quantized_product(node: ir.Node) -> Product | None:
-    """Only where its result is of the type of the rows and has no bias."""
-    rows, weight, scale, offset, *others = [*node.inputs, *[None] * 4][:7]
-    if rows is None or any(value is not None for value in others):
-        return None
-    if not _is_weight(weight) or not _is_weight(scale):
-        return None
-    if offset is not None and not _is_weight(offset):
-        return None
-    if weight.shape is None or weight.shape.rank() != 2 or scale.dtype not in _FLOATS:
-        return None
-    if scale.shape is None or scale.shape.rank() not in (1, 2):
-        return None
-    columns = _size(scale.shape[-1])
-    # One scale for all columns is that of a tensor.
-    if columns == 1:
-        return None
-    inputs = {"x": rows, "weight": weight, "antiquant_scale": scale}
-    last = {} if offset is None else {"antiquant_offset": offset}
-    kept = ("antiquant_group_size", "inner_precise")
-    attributes = [each for name in kept if (each := node.attributes.get(name)) is not None]
-    return Product("WeightQuant", columns, inputs, last, attributes)
-
-
-def _integer_product(node: ir.Node) -> Product | None:
-    """Only of int8, where its result is of 16-bit floats, without offset, bias and groups."""
-    rows, weight, scale, offset, row_scale, *others = [*node.inputs, *[None] * 4][:7]
-    if rows is None or any(value is not None for value in (offset, *others)):
-        return None
-    if not _is_weight(weight) or not _is_weight(scale) or "group_sizes" in node.attributes:
-        return None
-    if {rows.dtype, weight.dtype} != {ir.DataType.INT8} or scale.dtype != ir.DataType.FLOAT:
-        return None
-    if weight.shape is None or weight.shape.rank() != 2 or scale.shape is None:
-        return None
-    if scale.shape not in (ir.Shape([weight.shape[1]]), ir.Shape([1, weight.shape[1]])):
-        return None
-    if row_scale is not None and not _are_rounded_rows(rows, row_scale):
-        return None
-    result = node.attributes.get("output_dtype")
-    if result is None or result.as_int() not in _RESULTS:
-        return None
-    inputs = {"x1": rows, "x2": weight, "scale": scale}
-    last = {} if row_scale is None else {"pertoken_scale": row_scale}
-    return Product("Quant", _size(weight.shape[1]), inputs, last, [], result)
-
-
-def _are_rounded_rows(rows: ir.Value, scale: ir.Value) -> bool:
-    """Whether these are rows and their scales, one for each of them, whatever their axes."""
-    node = rows.producer()
-    if node is None or node is not scale.producer() or rows is not node.outputs[0]:
-        return False
-    mode = node.attributes.get("quant_mode")
-    by_rows = mode is None or mode.as_string() == "pertoken"
-    return (node.domain, node.op_type) == ("npu", "NPUDynamicQuant") and by_rows
-
-
-def _is_weight(value: ir.Value | None) -> TypeGuard[ir.Value]:
-    return value is not None and value.is_initializer() and not value.is_graph_input()
-
-
-def _size(axis: int | ir.SymbolicDim) -> int | None:
-    return axis if isinstance(axis, int) else None
 
 
 def is_constant(value: ir.Value | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from .node_groups import Group, Search
+from .weight_product import weight_product
 
 
 def normed_product(norm: ir.Node) -> Group | None:
@@ -16,7 +17,7 @@ def normed_product(norm: ir.Node) -> Group | None:
         return None
     for sides in (norm.inputs[:2], norm.inputs[1::-1]):
         search = Search(norm)
-        product, residual, gamma = search.product(sides[0]), sides[1], norm.inputs[2]
+        product, residual, gamma = weight_product(search, sides[0]), sides[1], norm.inputs[2]
         if product is None or residual is None or gamma is None:
             continue
         if product.columns is None or gamma.shape != ir.Shape([product.columns]):

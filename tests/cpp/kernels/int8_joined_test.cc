@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "tests/cpp/support/expected.h"
 #include "tests/cpp/support/test_context.h"
 
 namespace npu::test {
@@ -61,17 +62,13 @@ void CheckGated(const Case& c) {
   const int64_t half = c.n / 2;
   REQUIRE(y.shape() == Shape{1, c.m, half});
   REQUIRE(y.dtype() == c.dtype);
-  int wrong = 0;
-  for (int64_t i = 0; i < c.m; ++i)
-    for (int64_t j = 0; j < half; ++j) {
-      const double gate = o.ProductAt(i, j), value = o.ProductAt(i, half + j);
-      const double expected = gate / (1 + std::exp(-gate)) * value;
-      // Silu within 5e-6 and its argument within three roundings of float32; the result is rounded once.
-      const double bound =
-          (RoundingOf(c.dtype) + 5e-6 + 0x1p-22 * (1 + std::fabs(gate))) * std::fabs(expected) + 0x1p-24;
-      wrong += !(std::fabs(y[i * half + j] - expected) <= bound);
-    }
-  CHECK(wrong == 0);
+  CHECK(CountWrong(y, c.m, half, [&](int64_t i, int64_t j) -> Expected {
+          const double gate = o.ProductAt(i, j), value = o.ProductAt(i, half + j);
+          const double expected = gate / (1 + std::exp(-gate)) * value;
+          // Silu within 5e-6 and its argument within three roundings of float32; the result is rounded once.
+          const double relative = RoundingOf(c.dtype) + 5e-6 + 0x1p-22 * (1 + std::fabs(gate));
+          return {expected, relative * std::fabs(expected) + 0x1p-24};
+        }) == 0);
 }
 
 void CheckNormed(const Case& c) {
@@ -86,24 +83,11 @@ void CheckNormed(const Case& c) {
   REQUIRE(y.shape() == Shape{1, c.m, c.n});
   REQUIRE(y.dtype() == c.dtype);
   const double rounding = RoundingOf(c.dtype);
-  int wrong = 0;
-  for (int64_t i = 0; i < c.m; ++i) {
-    double squares = 0;
-    for (int64_t j = 0; j < c.n; ++j) {
-      const int64_t at = i * c.n + j;
-      const double product = o.ProductAt(i, j), expected = product + residual[at];
-      const double bound = rounding * std::fabs(expected) + 0x1p-22 * std::fabs(product) + 0x1p-24;
-      wrong += !(std::fabs(sum[at] - expected) <= bound);
-      squares += sum[at] * sum[at];
-    }
-    const double rstd = 1 / std::sqrt(squares / static_cast<double>(c.n) + kEpsilon);
-    for (int64_t j = 0; j < c.n; ++j) {
-      const double expected = sum[i * c.n + j] * rstd * gamma[j];
-      // Two multiplications in float32, rstd in float32, and the result's rounding.
-      wrong += !(std::fabs(y[i * c.n + j] - expected) <= (rounding + 0x1p-21) * std::fabs(expected) + 0x1p-24);
-    }
-  }
-  CHECK(wrong == 0);
+  CHECK(CountWrong(sum, c.m, c.n, [&](int64_t i, int64_t j) -> Expected {
+          const double product = o.ProductAt(i, j), expected = product + residual[i * c.n + j];
+          return {expected, rounding * std::fabs(expected) + 0x1p-22 * std::fabs(product) + 0x1p-24};
+        }) == 0);
+  CHECK(CountWrongNorms(y, sum, gamma, c.m, kEpsilon, rounding) == 0);
 }
 
 template <class F>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "doctest/doctest.h"
+#include "tests/cpp/support/expected.h"
 #include "tests/cpp/support/test_context.h"
 
 namespace npu::test {
@@ -120,18 +121,15 @@ void CheckGated(const Case& c) {
   const int64_t half = c.n / 2;
   REQUIRE(y.shape() == Shape{1, c.m, half});
   REQUIRE(y.dtype() == c.dtype);
-  int wrong = 0;
-  for (int64_t i = 0; i < c.m; ++i)
-    for (int64_t j = 0; j < half; ++j) {
-      const Sum gate = r.ProductAt(i, j), value = r.ProductAt(i, half + j);
-      const double expected = Silu(gate.value) * value.value;
-      // The slope of silu is at most 1.1; of results of 16 bits it is within 5e-6.
-      const double bound = 1.1 * gate.error * (std::fabs(value.value) + value.error) +
-                           std::fabs(Silu(gate.value)) * value.error +
-                           (RoundingOf(c.dtype) + 5e-6) * std::fabs(expected) + 0x1p-24;
-      wrong += !(std::fabs(y[i * half + j] - expected) <= bound);
-    }
-  CHECK(wrong == 0);
+  CHECK(CountWrong(y, c.m, half, [&](int64_t i, int64_t j) -> Expected {
+          const Sum gate = r.ProductAt(i, j), value = r.ProductAt(i, half + j);
+          const double expected = Silu(gate.value) * value.value;
+          // The slope of silu is at most 1.1; of results of 16 bits it is within 5e-6.
+          const double bound = 1.1 * gate.error * (std::fabs(value.value) + value.error) +
+                               std::fabs(Silu(gate.value)) * value.error +
+                               (RoundingOf(c.dtype) + 5e-6) * std::fabs(expected) + 0x1p-24;
+          return {expected, bound};
+        }) == 0);
 }
 
 void CheckNormed(const Case& c) {
@@ -149,25 +147,12 @@ void CheckNormed(const Case& c) {
   const HostTensor &y = out[0], &sum = out[1];
   REQUIRE(y.shape() == Shape{1, c.m, c.n});
   const double rounding = RoundingOf(c.dtype);
-  int wrong = 0;
-  for (int64_t i = 0; i < c.m; ++i) {
-    double squares = 0;
-    for (int64_t j = 0; j < c.n; ++j) {
-      const int64_t at = i * c.n + j;
-      const Sum product = r.ProductAt(i, j);
-      const double expected = product.value + residual[at];
-      const double bound = product.error + rounding * (std::fabs(expected) + product.error) + 0x1p-24;
-      wrong += !(std::fabs(sum[at] - expected) <= bound);
-      squares += double{sum[at]} * sum[at];
-    }
-    const double rstd = 1 / std::sqrt(squares / static_cast<double>(c.n) + kEpsilon);
-    for (int64_t j = 0; j < c.n; ++j) {
-      const double expected = sum[i * c.n + j] * rstd * gamma[j];
-      // Two multiplications in float32, rstd in float32, and the result's rounding.
-      wrong += !(std::fabs(y[i * c.n + j] - expected) <= (rounding + 0x1p-21) * std::fabs(expected) + 0x1p-24);
-    }
-  }
-  CHECK(wrong == 0);
+  CHECK(CountWrong(sum, c.m, c.n, [&](int64_t i, int64_t j) -> Expected {
+          const Sum product = r.ProductAt(i, j);
+          const double expected = product.value + residual[i * c.n + j];
+          return {expected, product.error + rounding * (std::fabs(expected) + product.error) + 0x1p-24};
+        }) == 0);
+  CHECK(CountWrongNorms(y, sum, gamma, c.m, kEpsilon, rounding) == 0);
 }
 
 template <class F>
