@@ -9,7 +9,7 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 from onnxruntime_npu.errors import ArgumentError, ExportError
-from onnxruntime_npu.onnx_models.join_groups import DOMAIN
+from onnxruntime_npu.onnx_models.node_groups import DOMAIN, SCALED_ROW_ATTENTION, SCALED_ROWS
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.onnx_models.staging import staged
 from onnxruntime_npu.session.ort_format import is_ort_format
@@ -23,7 +23,7 @@ _ALIAS = "ai.onnx"  # of ONNX's domain, ""
 _IR_VERSION = 8  # of ONNX's format, which opset 18 came with; the first with functions
 _MAPS = "maps"  # among what is known of a model: those that are its outputs
 # What the exporter has joined stays, but for products, whose weights a scheme has to find.
-_KEPT = (DOMAIN, "PagedSelfAttention")
+_KEPT = {(DOMAIN, name) for name in ("PagedSelfAttention", SCALED_ROWS, SCALED_ROW_ATTENTION)}
 
 
 def read(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
@@ -74,7 +74,7 @@ def inline_functions(
 
 
 def _is_foreign(function: ir.Function) -> bool:
-    return function.domain != "npu" and (function.domain, function.name) != _KEPT
+    return function.domain != "npu" and (function.domain, function.name) not in _KEPT
 
 
 def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:

@@ -82,6 +82,19 @@ NPU_SIMD_INLINE Vec LoadFloats(const Float16* p) {
 #endif
 }
 
+// The compiler's own conversion of vectors of bytes takes them apart one by one.
+NPU_SIMD_INLINE Vec LoadFloats(const int8_t* p) {
+#if defined(__AVX512F__)
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))));
+#elif defined(__AVX2__)
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+#else
+  Vec v;
+  for (int i = 0; i < kLanes; ++i) v[i] = static_cast<float>(p[i]);
+  return v;
+#endif
+}
+
 // The lanes rounded as FromFloat rounds to T, and still floats.
 template <class T>
 NPU_SIMD_INLINE Vec Rounded(Vec v);

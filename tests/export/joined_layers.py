@@ -10,6 +10,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 from onnx import TensorProto, helper
+from onnxruntime_npu.exporter.caches.scaled_rows import attach_functions
+from onnxruntime_npu.onnx_models.node_groups import DOMAIN
 from onnxruntime_npu.onnx_models.saving import save
 from onnxruntime_npu.opdef.attach import attach_function_bodies
 
@@ -38,8 +40,17 @@ def onnx_node(op: str, inputs: str, outputs: str, **attributes: Any) -> onnx.Nod
     return helper.make_node(op, inputs.split(), outputs.split(), name=outputs, **attributes)
 
 
-def layer(mode: str = "half", **options: Any) -> list[onnx.NodeProto]:
-    lengths = f"ends lengths {'- ' * 11}table"
+def fused(op: str, inputs: str, outputs: str) -> onnx.NodeProto:
+    return helper.make_node(op, inputs.split(), outputs.split(), domain=DOMAIN, name=outputs)
+
+
+def layer(mode: str = "half", scaled: bool = False, **options: Any) -> list[onnx.NodeProto]:
+    """The nodes; ``scaled``: attention reads parts of a cache whose rows end with scales."""
+    keys, values = ("elements_k", "elements_v") if scaled else ("keys", "values")
+    scales = "turned_k - turned_v -" if scaled else "- - - -"
+    lengths = f"ends lengths {'- ' * 7}{scales} table"
+    if scaled:
+        options |= {"key_antiquant_mode": 5, "value_antiquant_mode": 5}
     return [
         onnx_node("Reshape", "rows heads", "view"),
         onnx_node("Split", "view parts", "q k v", axis=2),
@@ -50,8 +61,8 @@ def layer(mode: str = "half", **options: Any) -> list[onnx.NodeProto]:
         onnx_node("Reshape", "v cached", "new_v"),
         npu("NPUScatterNdUpdate", "past_values slots new_v", "values"),
         onnx_node("Reshape", "rotated_q queries", "query"),
-        onnx_node("Reshape", "keys pages", "key"),
-        onnx_node("Reshape", "values pages", "value"),
+        onnx_node("Reshape", f"{keys} pages", "key"),
+        onnx_node("Reshape", f"{values} pages", "value"),
         npu(
             "NPUFusedInferAttentionScore",
             f"query key value - mask {lengths}",
@@ -63,28 +74,63 @@ def layer(mode: str = "half", **options: Any) -> list[onnx.NodeProto]:
     ]
 
 
+def rounded_layer(**options: Any) -> list[onnx.NodeProto]:
+    """The same with a cache of int8 whose rows end with their scales, as an export has it."""
+    nodes = []
+    new = {"keys": "rotated_k", "values": "v"}
+    for node in layer(scaled=True, **options):
+        if node.name in ("new_k", "new_v"):
+            continue
+        if node.name not in new:
+            nodes.append(node)
+            continue
+        of, (past, slots, _) = node.name[0], node.input
+        quantised = f"integers_{of} scales_{of}"
+        nodes += [
+            npu("NPUDynamicQuant", new[node.name], quantised, quant_mode="pertoken"),
+            fused("BytesOfFloats", f"scales_{of}", f"bytes_{of}"),
+            onnx_node("Concat", f"integers_{of} bytes_{of}", f"scaled_{of}", axis=-1),
+            onnx_node("Reshape", f"scaled_{of} cached_rows", f"new_{of}"),
+            npu("NPUScatterNdUpdate", f"{past} {slots} new_{of}", node.name),
+            onnx_node("Slice", f"{node.name} zero minus_four last", f"elements_{of}"),
+            onnx_node("Slice", f"{node.name} minus_four all last", f"cached_bytes_{of}"),
+            fused("FloatsOfBytes", f"cached_bytes_{of}", f"cached_scales_{of}"),
+            onnx_node("Transpose", f"cached_scales_{of}", f"turned_{of}", perm=[0, 2, 1]),
+        ]
+    return nodes
+
+
 def constants(size: int) -> dict[str, np.ndarray]:
     targets = {
         "heads": [1, -1, HEADS + 2 * CACHED, size],
         "parts": [HEADS, CACHED, CACHED],
         "cached": [-1, CACHED, size],
+        "cached_rows": [-1, CACHED, size + 4],
         "queries": [-1, HEADS, size],
         "pages": [0, PAGE_ROWS, CACHED * size],
         "first": [0],
         "joined": [0, 0, HEADS * size],
         "same": [0, 0, 0, 0],
         "matrix": [-1, HEADS * size],
+        **{"zero": [0], "minus_four": [-4], "last": [3], "all": [2**63 - 1]},
     }
     arrays = {name: np.array(target, np.int64) for name, target in targets.items()}
     return {**arrays, "mask": np.triu(np.ones((2048, 2048), bool), 1)}
 
 
-def feeds(size: int, seed: int = 0) -> dict[str, np.ndarray]:
+def feeds(size: int, seed: int = 0, *, scaled: bool = False) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     tokens = sum(NEW)
 
     def floats(*shape: int) -> np.ndarray:
         return rng.standard_normal(shape).astype(np.float32)
+
+    def cache() -> np.ndarray:
+        if not scaled:
+            return floats(PAGES, PAGE_ROWS, CACHED, size)
+        integers = rng.integers(-127, 128, (PAGES, PAGE_ROWS, CACHED, size), np.int8)
+        scales = rng.uniform(0.5, 2, (PAGES, PAGE_ROWS, CACHED, 1)).astype(np.float32) / 127
+        return np.concatenate([integers, scales.view(np.int8)], -1)
 
     free = iter(rng.permutation(PAGES).tolist())
     table = np.full((len(NEW), 3), -1, np.int32)  # unused entries are never read
@@ -97,8 +143,8 @@ def feeds(size: int, seed: int = 0) -> dict[str, np.ndarray]:
         "rows": floats(1, tokens, (HEADS + 2 * CACHED) * size),
         "cos": floats(1, tokens, 1, size),
         "sin": floats(1, tokens, 1, size),
-        "past_keys": floats(PAGES, PAGE_ROWS, CACHED, size),
-        "past_values": floats(PAGES, PAGE_ROWS, CACHED, size),
+        "past_keys": cache(),
+        "past_values": cache(),
         "slots": np.array(slots, np.int64),
         "ends": np.cumsum(NEW),
         "lengths": np.add(NEW, PAST),
@@ -124,9 +170,16 @@ def model_of(
     outputs=OUTPUTS,
     more: Sequence[onnx.TensorProto] = (),
     types: Sequence[onnx.ValueInfoProto] = (),
+    *,
+    scaled: bool = False,
 ) -> ir.Model:
-    """The nodes between casts of float32 from and to ``dtype``, with bodies."""
-    of_dtype, given, kind = ("rows", "past_keys", "past_values"), feeds(size), TYPES[dtype]
+    """The nodes between casts of float32 from and to ``dtype``, with bodies.
+
+    ``scaled``: caches are of int8.
+    """
+    of_dtype = ("rows",) if scaled else ("rows", "past_keys", "past_values")
+    given, kind = feeds(size, scaled=scaled), TYPES[dtype]
+    cached = TensorProto.INT8 if scaled else kind
     value = helper.make_tensor_value_info
     shapes = {
         name: [d or n for d, n in zip(SHAPES.get(name, array.shape), array.shape, strict=True)]
@@ -151,9 +204,20 @@ def model_of(
         if node.input[-1] == "heads":
             shape = [1, "tokens", HEADS + 2 * CACHED, size]
         if shape is not None:
-            infos += [value(name, kind, shape) for name in node.output if name != "rstd"]
+            integers = node.output[0] in ("keys", "values", "key", "value", "new_k", "new_v")
+            element = cached if integers else kind
+            infos += [value(name, element, shape) for name in node.output if name != "rstd"]
         elif node.op_type == "Identity" and node.input[0] == "slots":
             infos.append(value(node.output[0], TensorProto.INT64, shapes["slots"]))
+    if scaled:
+        blocks = [PAGES, PAGE_ROWS, CACHED]
+        for of in "kv":
+            infos += [
+                value(f"scaled_{of}", TensorProto.INT8, [1, "tokens", CACHED, size + 4]),
+                value(f"elements_{of}", TensorProto.INT8, [*blocks, size]),
+                value(f"cached_scales_{of}", TensorProto.FLOAT, blocks),
+                value(f"turned_{of}", TensorProto.FLOAT, [PAGES, CACHED, PAGE_ROWS]),
+            ]
     common = [onnx.numpy_helper.from_array(a, n) for n, a in constants(size).items()]
     weights = np.random.default_rng(5).standard_normal((HEADS * size, 2 * GATE)) / 8
     weight = helper.make_tensor("weight", kind, weights.shape, weights.ravel())
@@ -173,9 +237,11 @@ def model_of(
         [*common, weight, gamma, *more],
         value_info=[*infos, *types],
     )
-    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("npu", 1)]
+    domains = ["npu", DOMAIN] if scaled else ["npu"]
+    opsets = [helper.make_opsetid("", 18), *(helper.make_opsetid(each, 1) for each in domains)]
     model = ir.from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=10))
     attach_function_bodies(model)
+    attach_functions(model)
     return model
 
 

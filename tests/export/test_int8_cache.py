@@ -15,7 +15,6 @@ from .test_causal_lm import PROVIDERS, assert_activations_on_npu, forced_logits
 from .test_paged import CONTINUATIONS as LONG_CONTINUATIONS
 from .test_paged import PROMPTS as LONG_PROMPTS
 
-CACHES = ["dynamic", "static", "paged"]
 PAIRS = list(zip(PROMPTS, CONTINUATIONS, strict=True))
 
 
@@ -104,8 +103,8 @@ def test_every_step_of_a_static_cache_runs_on_the_npu_and_is_replayed(exported):
     assert CausalLM(directory).step_model.graphs
 
 
-@pytest.mark.parametrize("cache", CACHES)
-def test_genai_gets_no_configuration(exported, cache):
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_genai_gets_no_configuration_of_scales_beside_a_cache(exported, cache):
     kind = "llama" if cache == "dynamic" else "mistral"
     _, directory, report = exported(kind, cache=cache, cache_dtype="int8")
     assert not (directory / "genai_config.json").exists()

@@ -21,6 +21,8 @@ class SymmetricRows {
   // `smooth`: factors of the columns, or null.
   SymmetricRows(const float* smooth, int64_t n) : smooth_(smooth), n_(n), values_(n) {}
 
+  int64_t columns() const { return n_; }
+
   // y = the integers of x times the factors; returns their scale.
   float Run(const T* x, int8_t* y) {
     const float scale = std::bit_cast<float>(smooth_ ? LoadValues<true>(x) : LoadValues<false>(x)) / 127.0f;

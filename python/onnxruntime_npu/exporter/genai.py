@@ -41,7 +41,7 @@ def obstacle(interface: Interface) -> str | None:
         return "onnxruntime-genai expects one state of each kind in a layer"
     if interface.cache == "static":
         return "onnxruntime-genai has no static cache with per-row lengths"
-    if interface.int8:
+    if interface.int8 and interface.scales_beside:
         return "onnxruntime-genai keeps no scales of tokens beside keys and values"
     return None
 
@@ -55,7 +55,7 @@ def write_config(path: Path, config: Any, generation: Any, interface: Interface)
     eos = _token(config, generation, "eos_token_id")
     first_eos = eos[0] if isinstance(eos, list) else eos
     pad = _token(config, generation, "pad_token_id")
-    sizes = interface.decoder.cache_sizes[0]
+    sizes = interface.stored(interface.decoder.cache_sizes[0])
     text = config.get_text_config()  # of a model of images and text; else the same
     context = context_length(text.to_dict()) or 2048
     decoder: dict[str, Any] = {

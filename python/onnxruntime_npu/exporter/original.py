@@ -104,7 +104,7 @@ class OriginalDecoder(KeptModel):
         """
         del lengths  # the model has them from the positions of a row
         with self.scoring(scored):
-            if isinstance(step, DynamicStep) and all(layer.key_scale is None for layer in past):
+            if isinstance(step, DynamicStep) and not any(layer.rounded for layer in past):
                 return self._grown(input_ids, positions, step, past)
             return self._shared(input_ids, positions, step, past)
 

@@ -45,7 +45,7 @@ class StepLayer(PositionedLayer, CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values [B, Nkv, S, D]; return those of the whole cache."""
         past = self.cache
-        if past.key_scale is None:
+        if not past.rounded:
             key_states = key_states.to(past.key.dtype)
             value_states = value_states.to(past.value.dtype)
         key, value = self._step.laid_out(key_states), self._step.laid_out(value_states)
@@ -116,8 +116,8 @@ class SharedStep:
         for state, tensor in zip(states, step.states, strict=True):
             take_state(layers[state.layer], state, tensor)
         # Attention that is not fused, or not by this operator, reads a mask, floats and rows.
-        self._reads_masks = isinstance(step, StaticStep) and all(
-            cache.key_scale is None for cache in past
+        self._reads_masks = isinstance(step, StaticStep) and not any(
+            cache.rounded for cache in past
         )
 
     def _layer(self, kind: LayerKind, past: Iterator[LayerCache]) -> Any:

@@ -26,6 +26,7 @@ from ..opdef.attach import attach_function_bodies
 from ..opdef.translation import translation_table
 from ..progress import step
 from .bfloat16 import upcast
+from .caches import scaled_rows
 from .proof import Findings
 from .report import ExportReport
 from .torch_ops import torch_translations
@@ -250,7 +251,8 @@ def _cause(error: BaseException) -> str:
 
 def _translations() -> dict[Any, Any]:
     table = translation_table()
-    return {**table, **traced_translations(table), **torch_translations()}
+    traced = traced_translations(table) | scaled_rows.translations()
+    return {**table, **traced, **torch_translations()}
 
 
 @contextlib.contextmanager
@@ -287,6 +289,7 @@ def _uncached() -> contextlib.AbstractContextManager[Any]:
 def finish(model: ir.Model, path: Path, report: ExportReport, findings: Findings) -> None:
     """Attach function bodies, write the file, and fill the report with its contents."""
     report.without_body = attach_function_bodies(model)
+    scaled_rows.attach_functions(model)
     graph = model.graph
     report.nodes = count_nodes(graph)
     join_groups(model)

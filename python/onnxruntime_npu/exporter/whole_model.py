@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .caches import CacheChoice, Interface
+from .caches.scaled_rows import SCALE_BYTES
 from .proof import Findings, NotProven, attempt, compare
 from .roles.latent_prolog import LatentProlog
 
@@ -50,6 +51,13 @@ class WholeModelProbe:
         """
         if wanted.int8 and not decoder.cache_sizes:
             raise NotProven("its layers cache no keys and values, which alone are rounded")
+        if wanted.int8 and wanted.cache == "paged":
+            sizes = {size for each in decoder.cache_sizes for size in (each.key, each.value)}
+            if any(size % SCALE_BYTES for size in sizes):
+                raise NotProven(
+                    "rows of int8 blocks end with their scales, so that head sizes have to be "
+                    f"multiples of {SCALE_BYTES}, not {', '.join(map(str, sorted(sizes)))}"
+                )
         all_logits = wanted._replace(logits="all")
         self.check(all_logits._replace(int8=False).interface(decoder))
         layers = len(decoder.cache_sizes)
@@ -59,7 +67,8 @@ class WholeModelProbe:
         if wanted.cache == "paged":  # whose blocks the prolog of latent attention writes to
             layers -= sum(isinstance(each, LatentProlog) for each in decoder.modules())
         if wanted.cache != "dynamic" and layers:
-            written = 4 if wanted.int8 else 2  # keys and values, and the scales of both
+            # Keys and values, and the scales of both, where they are not in the same rows.
+            written = 4 if wanted.int8 and wanted.cache != "paged" else 2
             of_indexers = sum(sizes.index_key > 0 for sizes in decoder.cache_sizes)
             findings.replaced("npu_scatter_nd_update", 0.0, nodes=written * layers + of_indexers)
         return wanted.interface(decoder).eval()

@@ -14,11 +14,12 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from .gated_product_group import gated_product
-from .node_groups import Group, said
+from .node_groups import DOMAIN, Group, said
 from .normed_product_group import normed_product
 from .paged_attention_group import paged_attention
+from .scaled_row_groups import scaled_row_attention, scaled_rows
 
-DOMAIN = "npu.fused"
+_OF_PAGED_CACHES = (scaled_rows, scaled_row_attention, paged_attention)
 
 
 def join_groups(model: ir.Model) -> dict[str, int]:
@@ -27,14 +28,14 @@ def join_groups(model: ir.Model) -> dict[str, int]:
     order = {node: i for i, node in enumerate(model.graph)}
     called = {node.op_identifier() for node in order}
     bodies: dict[tuple[object, ...], str] = {}
-    for find in (paged_attention, gated_product, normed_product):
+    for find in (*_OF_PAGED_CACHES, gated_product, normed_product):
+        if find is gated_product and not counts:  # without one the provider finds groups itself
+            break
         for node in list(model.graph):
             group = find(node)
             if group is not None and group.is_closed() and _can_end(group, order):
                 _join(group, model, order, bodies)
                 counts[group.op_type] = counts.get(group.op_type, 0) + 1
-        if not counts:  # no paged cache: the provider finds groups itself
-            break
     if counts:
         model.opset_imports[DOMAIN] = 1
         _drop_functions(model, called)
@@ -139,7 +140,7 @@ def _function(group: Group, overload: str, model: ir.Model) -> ir.Function:
             )
         )
     results = [values[output] for output in group.outputs.values()]
-    imports = {domain: model.opset_imports[domain] for domain in ("", "npu")}
+    imports = {domain: version for domain, version in model.opset_imports.items() if version}
     graph = ir.Graph(formal, results, nodes=nodes, opset_imports=imports)
     # Without functions within it: inlined by onnxruntime, their nodes would lose their overloads.
     called = {node.op_identifier() for node in nodes} & set(model.functions)

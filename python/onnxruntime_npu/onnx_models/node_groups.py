@@ -6,6 +6,12 @@ from typing import NamedTuple
 
 import onnx_ir as ir
 
+DOMAIN = "npu.fused"
+# Types of nodes of this domain that others are made of: rows of int8 that end with their scales,
+# attention to a cache of them, and the bytes of a float32.
+SCALED_ROWS, SCALED_ROW_ATTENTION = "ScaledRows", "ScaledRowAttention"
+BYTES_OF_FLOATS, FLOATS_OF_BYTES = "BytesOfFloats", "FloatsOfBytes"
+
 
 class Group(NamedTuple):
     """Nodes that are joined into one of domain ``npu.fused``.

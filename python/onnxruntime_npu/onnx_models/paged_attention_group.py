@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import onnx_ir as ir
 
-from .node_groups import Group, Search, said
+from .node_groups import DOMAIN, SCALED_ROW_ATTENTION, SCALED_ROWS, Group, Search, said
 
-_QUERY, _KEY, _VALUE, _MASK, _ENDS, _LENGTHS, _TABLE = 0, 1, 2, 4, 5, 6, 18  # inputs of attention
-_TAKEN = {_QUERY, _KEY, _VALUE, _MASK, _ENDS, _LENGTHS, _TABLE}
+_LENGTHS_OF_BLOCKS = ("atten_mask", "query_ends", "key_lengths", "block_table")
+_OPERANDS = ("query", "keys", "values", *_LENGTHS_OF_BLOCKS)
+QUERY, KEY, VALUE, MASK, ENDS, LENGTHS, TABLE = 0, 1, 2, 4, 5, 6, 18  # inputs of attention
+_TAKEN = {QUERY, KEY, VALUE, MASK, ENDS, LENGTHS, TABLE}
 # Attributes of attention that the node has, too; others have to be 0, as if they were left out.
-_ATTRIBUTES = (
+ATTRIBUTES = (
     *("num_heads", "num_key_value_heads", "scale", "block_size", "sparse_mode", "pre_tokens"),
     "next_tokens",
 )
@@ -17,21 +21,16 @@ _ATTRIBUTES = (
 
 def paged_attention(attention: ir.Node) -> Group | None:
     """Return the group of this attention: split, two rotations, two writes, and what is between."""
-    if (attention.domain, attention.op_type) != ("npu", "NPUFusedInferAttentionScore"):
-        return None
-    if not _is_plain(attention):
+    given = _operands(attention)
+    if given is None:
         return None
     search = Search(attention)
-    given = attention.inputs
-    query = search.producer(search.through(given[_QUERY], "Reshape"), "NPURotaryMul", "npu")
-    keys, values = (
-        search.producer(search.through(given[i], "Reshape"), "NPUScatterNdUpdate", "npu")
-        for i in (_KEY, _VALUE)
-    )
+    query = search.producer(search.through(given["query"], "Reshape"), "NPURotaryMul", "npu")
+    keys, values = (_written(search, given[name]) for name in ("keys", "values"))
     if query is None or keys is None or values is None:
         return None
-    key = search.producer(search.through(keys.inputs[2], "Reshape"), "NPURotaryMul", "npu")
-    value = search.through(values.inputs[2], "Reshape")
+    new_key, value = (_new_rows(search, cache) for cache in (keys, values))
+    key = search.producer(new_key, "NPURotaryMul", "npu")
     split = search.producer(query.inputs[0], "Split")
     if key is None or value is None or split is None:
         return None
@@ -53,10 +52,9 @@ def paged_attention(attention: ir.Node) -> Group | None:
     inputs = {
         **{"rows": rows, "cos": query.inputs[1], "sin": query.inputs[2]},
         **{"past_keys": keys.inputs[0], "past_values": values.inputs[0], "slots": keys.inputs[1]},
-        **{"atten_mask": given[_MASK], "query_ends": given[_ENDS]},
-        **{"key_lengths": given[_LENGTHS], "block_table": given[_TABLE]},
+        **{name: given[name] for name in _LENGTHS_OF_BLOCKS},
     }
-    named = [(attention, name) for name in _ATTRIBUTES] + [(query, "rotary_mode")]
+    named = [(attention, name) for name in ATTRIBUTES] + [(query, "rotary_mode")]
     return Group(
         "PagedSelfAttention",
         search.nodes,
@@ -66,13 +64,45 @@ def paged_attention(attention: ir.Node) -> Group | None:
     )
 
 
-def _is_plain(attention: ir.Node) -> bool:
-    """Whether attention is over blocks of floats, by rows side by side, and nothing else."""
+def _operands(attention: ir.Node) -> dict[str, ir.Value | None] | None:
+    """Return what attention to blocks of floats, or of rows with their scales, reads."""
+    kind = (attention.domain, attention.op_type)
+    if kind == (DOMAIN, SCALED_ROW_ATTENTION):
+        return dict(zip(_OPERANDS, attention.inputs, strict=True))
+    if kind != ("npu", "NPUFusedInferAttentionScore") or not is_plain(attention):
+        return None
+    places = (QUERY, KEY, VALUE, MASK, ENDS, LENGTHS, TABLE)
+    return {name: attention.inputs[i] for name, i in zip(_OPERANDS, places, strict=True)}
+
+
+def _written(search: Search, cache: ir.Value | None) -> ir.Node | None:
+    """Return the node that writes new rows into a cache, which attention reads as it is or flat."""
+    written = search.producer(cache, "NPUScatterNdUpdate", "npu")
+    if written is None:
+        written = search.producer(search.through(cache, "Reshape"), "NPUScatterNdUpdate", "npu")
+    return written
+
+
+def _new_rows(search: Search, written: ir.Node) -> ir.Value | None:
+    """Return new keys or values before they are rounded, if they are, and written."""
+    rows = search.through(written.inputs[2], "Reshape")
+    scaled = search.producer(rows, SCALED_ROWS, DOMAIN)
+    return rows if scaled is None else scaled.inputs[0]
+
+
+def is_plain(
+    attention: ir.Node, further: Collection[int] = (), named: Collection[str] = ()
+) -> bool:
+    """Whether attention is over blocks, by rows side by side, with these inputs and no others.
+
+    ``further``: inputs beside those of blocks of floats; ``named``: attributes that they bring.
+    """
     inputs = {i for i, value in enumerate(attention.inputs) if value is not None}
     layout = attention.attributes.get("input_layout")
-    other = [a for n, a in attention.attributes.items() if n not in (*_ATTRIBUTES, "input_layout")]
+    known = (*ATTRIBUTES, "input_layout", *named)
+    other = [a for n, a in attention.attributes.items() if n not in known]
     return (
-        inputs == _TAKEN
+        inputs == _TAKEN | set(further)
         and "num_key_value_heads" in attention.attributes
         and layout is not None
         and layout.as_string() == "TND"

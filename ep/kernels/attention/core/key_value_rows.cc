@@ -2,6 +2,7 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/elementwise/narrow.h"
+#include "ep/kernels/float_vector.h"
 
 namespace npu::attention {
 
@@ -18,6 +19,21 @@ void RoundTo(float* x, int64_t n) {
   T rounded[kMaxCacheHeadSize];
   FromFloat(x, rounded, n);
   ToFloat(rounded, x, n);
+}
+
+// Rows of int8 that have a scale of float32 each, in one pass: what a cache of an exported model has.
+void LoadScaledRows(const AntiQuant& quant, const Stretch& at, int64_t columns, float* to, int64_t stride) {
+  const auto* scale = static_cast<const float*>(quant.scale) + at.quant;
+  constexpr int64_t kAhead = 16, kLine = 64;
+  for (int64_t i = 0; i < at.count; ++i, to += stride) {
+    for (int64_t b = 0; b < columns + kLine; b += kLine) __builtin_prefetch(at.row<int8_t>(i + kAhead) + b);
+    const float of_row = scale[i * quant.row_stride];
+    const int8_t* from = at.row<int8_t>(i);
+    int64_t d = 0;
+    for (; d + simd::kLanes <= columns; d += simd::kLanes)
+      simd::Store(to + d, simd::LoadFloats(from + d) * simd::Broadcast(of_row));
+    for (; d < columns; ++d) to[d] = static_cast<float>(from[d]) * of_row;
+  }
 }
 
 // (x + offset) * scale for the rows of a stretch. Column scales are read once, row scales row by row.
@@ -106,6 +122,10 @@ void LoadStretch(const CacheRows& rows, const Stretch& at, int64_t columns, floa
     });
     return;
   }
+  const AntiQuant& quant = rows.quant;
+  const bool scaled = quant.scale != nullptr && quant.dtype == DType::kFloat32 && quant.offset == nullptr;
+  if (scaled && quant.column_stride == 0 && rows.dtype == DType::kInt8 && rows.chunk == 0)
+    return LoadScaledRows(quant, at, columns, to, stride);
   for (int64_t i = 0; i < at.count; ++i) {
     float* row = to + i * stride;
     if (rows.dtype == DType::kInt8) {

@@ -46,6 +46,7 @@ class InferenceCall {
   Cache CacheOperand(const char* name, const TensorView& t, CacheRows& rows) const;
   Axes PagesOperand(const char* name, const TensorView& t, CacheRows& rows) const;
   void SetQuant(bool value, CacheRows& rows, Cache& cache) const;
+  void SplitScaledRows(const char* name, CacheRows& rows, Cache& cache) const;
   int64_t HeadSize(const char* name, const TensorView& t, const Axes& axes) const;
 
   // sequences.cc
@@ -61,7 +62,9 @@ class InferenceCall {
 
   bool packed() const { return IsPacked(layout_.input); }
   bool paged() const { return in_.block_table.present; }
-  bool quantised() const { return in_.antiquant_scale || in_.key_antiquant_scale || in_.value_antiquant_scale; }
+  bool quantised() const {
+    return in_.scaled_rows || in_.antiquant_scale || in_.key_antiquant_scale || in_.value_antiquant_scale;
+  }
   // The number of keys that a row may attend to, including the prefix.
   int64_t keys() const { return p_.prefix_rows + k_.rows; }
 

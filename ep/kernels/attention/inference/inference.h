@@ -43,6 +43,8 @@ struct InferenceInputs {
   TensorView block_table, query_padding_size, kv_padding_size;  // sizes are in host memory, like all lengths
   TensorView key_shared_prefix, value_shared_prefix, prefix_length;
   TensorView query_rope, key_rope;
+  // Key and value are int8, and behind the elements of a head each row has their scale, a float32.
+  bool scaled_rows = false;
 };
 
 // Reads the inputs that all operators name alike; `In` holds their indices in the node.

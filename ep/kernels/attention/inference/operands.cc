@@ -1,6 +1,7 @@
 // Shapes of queries, keys and values, in tensors of rows and in pages, with their prefix, rope parts and scales.
 #include "ep/kernels/attention/core/key_value_rows.h"
 #include "ep/kernels/attention/inference/call.h"
+#include "ep/kernels/quantization/scaled_row.h"
 
 namespace npu::attention {
 
@@ -10,6 +11,10 @@ void InferenceCall::SetOperands() {
   p_.query = {in_.query.data, q_.head_stride, q_.row_stride};
   k_ = CacheOperand("key", in_.key, p_.key);
   v_ = CacheOperand("value", in_.value, p_.value);
+  if (in_.scaled_rows) {
+    SplitScaledRows("key", p_.key, k_);
+    SplitScaledRows("value", p_.value, v_);
+  }
   const int64_t key_size = HeadSize("key", in_.key, k_);
   p_.value_size = HeadSize("value", in_.value, v_);
   NPU_INFERENCE_CHECK(key_size == p_.head_size, "expected key of query's head size ", p_.head_size, ", got ", key_size);
@@ -18,7 +23,7 @@ void InferenceCall::SetOperands() {
   if (paged()) {
     p_.pages = {in_.block_table.as<const int32_t>(), in_.block_table.shape[1], a_.block_size, k_.pages};
   }
-  if (quantised()) {
+  if (quantised() && !in_.scaled_rows) {
     SetQuant(false, p_.key, k_);
     SetQuant(true, p_.value, v_);
   }
@@ -90,6 +95,20 @@ Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRow
   return {
       shape[0], shape[1], shape[3], Shape{shape[2], shape[4]}.Elements(), shape.Elements(1, 5), shape.Elements(2, 5),
       shape[4]};
+}
+
+// Heads of so many bytes are elements and, at an address that is a multiple of its size, a scale.
+void InferenceCall::SplitScaledRows(const char* name, CacheRows& rows, Cache& cache) const {
+  NPU_INFERENCE_CHECK(
+      rows.dtype == DType::kInt8 && rows.chunk == 0 && cache.size > kScaleBytes && cache.size % kScaleBytes == 0,
+      "expected ", name, " of int8, with heads of a multiple of 4 elements and their scale, got ", NameOf(rows.dtype),
+      " with heads of ", cache.size, " bytes");
+  cache.size -= kScaleBytes;
+  rows.quant.dtype = DType::kFloat32;
+  rows.quant.scale = static_cast<const char*>(rows.data) + cache.size;
+  rows.quant.head_stride = rows.head_stride / kScaleBytes;
+  rows.quant.row_stride = rows.row_stride / kScaleBytes;
+  rows.quant.page_stride = rows.page_stride / kScaleBytes;
 }
 
 void InferenceCall::SetRope() {

@@ -1,12 +1,15 @@
 // PagedSelfAttention (npu.fused): splits rows of a joined projection into heads of queries, keys and values, rotates
-// queries and keys, writes keys and values into the pages of a cache, and attends to it. The exporter makes it.
+// queries and keys, writes keys and values into the pages of a cache, and attends to it. The exporter makes it. Rows of
+// a cache of int8 end with their scale, as ScaledRows writes them.
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "ep/kernels/attention/inference/call.h"
 #include "ep/kernels/attention/inference/inference.h"
 #include "ep/kernels/indexing/slices.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/quantization/scaled_row.h"
 #include "ep/kernels/rotary/head_rotation.h"
 #include "ep/kernels/segments.h"
 
@@ -28,7 +31,7 @@ enum Out { kAttended, kKeys, kValues };
 struct Preparation {
   TensorView rows;  // [1, tokens, (heads + 2 * cached_heads) * size]
   TokenTable cosines, sines;
-  TensorView past_keys, past_values, keys, values;  // [pages, page rows, cached_heads, size]
+  TensorView past_keys, past_values, keys, values;  // [pages, page rows, cached_heads, size or size + 4 bytes]
   TensorView slots;                                 // [tokens, 2]: page, and row in it
   TensorView queries;                               // [tokens, heads, size], rotated
   int64_t* cache_rows;                              // [tokens]
@@ -57,6 +60,8 @@ struct Preparation {
   template <class T>
   void RunPart(int64_t part, int64_t parts) const {
     HeadRotation<T> rotation(kOp, cosines, sines, size, interleaved);
+    SymmetricRows<T> rounding(nullptr, size);
+    std::vector<T> rotated(static_cast<size_t>(size));
     const int64_t begin = tokens() * part / parts, end = tokens() * (part + 1) / parts;
     const int64_t query_row = heads * size, cache_row = cached_heads * size;
     for (int64_t t = 0; t < tokens(); ++t) {
@@ -68,7 +73,15 @@ struct Preparation {
         T* to = queries.as<T>() + t * query_row;
         for (int64_t at = 0; at < query_row; at += size) rotation.Rotate(row + at, to + at);
       }
-      if (cached) {
+      if (cached && keys.dtype == DType::kInt8) {
+        for (int64_t head = 0; head < cached_heads; ++head) {
+          const T* from = row + query_row + head * size;
+          rotation.Rotate(from, rotated.data());
+          const int64_t to = (cache_rows[t] * cached_heads + head) * (size + kScaleBytes);
+          StoreScaled(rounding, rotated.data(), keys.as<int8_t>() + to);
+          StoreScaled(rounding, from + cache_row, values.as<int8_t>() + to);
+        }
+      } else if (cached) {
         T* to = keys.as<T>() + cache_rows[t] * cache_row;
         for (int64_t at = 0; at < cache_row; at += size) rotation.Rotate(row + query_row + at, to + at);
         std::copy_n(row + query_row + cache_row, cache_row, values.as<T>() + cache_rows[t] * cache_row);
@@ -107,12 +120,15 @@ class PagedSelfAttentionKernel final : public Kernel {
     const Shape &shape = rows.shape, &pages = past_keys.shape;
     PAGED_CHECK(shape.rank() == 3 && shape[0] == 1, "expected rows of shape [1, tokens, columns], got ", shape);
     const int64_t heads = launcher_.attributes().heads, cached_heads = launcher_.attributes().key_heads;
-    PAGED_CHECK(pages.rank() == 4 && pages[2] == cached_heads && pages[3] > 0 && pages[3] % 2 == 0,
-                "expected past_keys of shape [pages, page rows, ", cached_heads, ", an even size], got ", pages);
-    PAGED_CHECK(past_values.shape == pages && past_keys.dtype == rows.dtype && past_values.dtype == rows.dtype,
-                "expected past_keys and past_values of one shape and of the dtype of rows, got ", pages, " and ",
-                past_values.shape);
-    const int64_t tokens = shape[1], size = pages[3];
+    const DType cached = past_keys.dtype;
+    const bool scaled = cached == DType::kInt8;
+    const int64_t tokens = shape[1], size = pages.rank() == 4 ? pages[3] - (scaled ? kScaleBytes : 0) : 0;
+    PAGED_CHECK(pages.rank() == 4 && pages[2] == cached_heads && size > 0 && size % (scaled ? 4 : 2) == 0,
+                "expected past_keys of shape [pages, page rows, ", cached_heads, ", ",
+                scaled ? "a multiple of 4, and a scale of 4 bytes" : "an even size", "], got ", pages);
+    PAGED_CHECK(past_values.shape == pages && (scaled || cached == rows.dtype) && past_values.dtype == cached,
+                "expected past_keys and past_values of one shape and of int8 or the dtype of rows, got ", pages,
+                " and ", past_values.shape);
     PAGED_CHECK(shape[2] == (heads + 2 * cached_heads) * size, "expected rows of ", heads, " heads and twice ",
                 cached_heads, " of size ", size, ", got ", shape);
     const TensorView slots = ctx.Input(kSlots);
@@ -122,7 +138,7 @@ class PagedSelfAttentionKernel final : public Kernel {
     TensorView queries = rows;
     queries.shape = {tokens, heads, size};
     queries.data = scratch(queries.bytes());
-    const TensorView keys = ctx.Output(kKeys, rows.dtype, pages), values = ctx.Output(kValues, rows.dtype, pages);
+    const TensorView keys = ctx.Output(kKeys, cached, pages), values = ctx.Output(kValues, cached, pages);
     const Preparation before{rows,
                              Table(ctx, kCos, "cos", tokens, size),
                              Table(ctx, kSin, "sin", tokens, size),
@@ -141,7 +157,8 @@ class PagedSelfAttentionKernel final : public Kernel {
     in.query = queries;
     in.key = keys;
     in.value = values;
-    in.key.shape = in.value.shape = {pages[0], pages[1], cached_heads * size};
+    in.key.shape = in.value.shape = {pages[0], pages[1], cached_heads * pages[3]};
+    in.scaled_rows = scaled;
     in.atten_mask = ctx.Input(kMask);
     in.lengths = ctx.Input(kQueryEnds);
     in.key_lengths = ctx.Input(kKeyLengths);
@@ -172,14 +189,16 @@ ArgDef LateInput(const char* name) {
   return arg;
 }
 
+constexpr DTypeSet kCached = kFloats | DTypeSet{DType::kInt8};
+
 NPU_ONNX_KERNEL({
     .domain = "npu.fused",
     .type = kOp,
-    .inputs = {Input("rows", kFloats), Input("cos", kFloats), Input("sin", kFloats), Input("past_keys", kFloats),
-               Input("past_values", kFloats), Input("slots", {DType::kInt32, DType::kInt64}),
+    .inputs = {Input("rows", kFloats), Input("cos", kFloats), Input("sin", kFloats), Input("past_keys", kCached),
+               Input("past_values", kCached), Input("slots", {DType::kInt32, DType::kInt64}),
                Input("atten_mask", {DType::kBool}), LateInput("query_ends"), LateInput("key_lengths"),
                Input("block_table", {DType::kInt32})},
-    .outputs = {Output("attended", kFloats), Output("keys", kFloats), Output("values", kFloats)},
+    .outputs = {Output("attended", kFloats), Output("keys", kCached), Output("values", kCached)},
     .attributes = {RequiredInt("num_heads"), RequiredInt("num_key_value_heads"), FloatAttribute("scale", 1.0),
                    RequiredInt("block_size"), IntAttribute("sparse_mode", 3), IntAttribute("pre_tokens", INT32_MAX),
                    IntAttribute("next_tokens", INT32_MAX), StringAttribute("rotary_mode", "half")},

@@ -26,8 +26,6 @@ class DynamicStep(Step):
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.cat([past, new], dim=2)
 
-    _write_scales = _write
-
     def mask(self, window: int | None) -> torch.Tensor:
         """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
         if window not in self._masks:

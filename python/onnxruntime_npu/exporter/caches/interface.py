@@ -23,11 +23,12 @@ class Interface(nn.Module):
 
     cache: str
     leading_inputs: tuple[str, ...]
+    scales_beside = True  # of an int8 cache, in tensors of their own
     takes_lengths = False  # of rows or sequences; attention then gets one mask for all lengths
     causal_mask: torch.Tensor
 
     def __init__(self, decoder: Any, logits: str, *, int8: bool = False) -> None:
-        """Take the decoder; ``int8``: the cache holds int8, with scales beside it."""
+        """Take the decoder; ``int8``: the cache holds int8, with scales."""
         super().__init__()
         self.decoder = decoder  # Decoder or OriginalDecoder
         self.last_only = logits == "last"
@@ -45,8 +46,8 @@ class Interface(nn.Module):
         cached = {
             "key": True,
             "value": True,
-            "key_scale": self.int8,
-            "value_scale": self.int8,
+            "key_scale": self.int8 and self.scales_beside,
+            "value_scale": self.int8 and self.scales_beside,
             "index_key": sizes.index_key > 0,
         }
         return [kind for kind in LayerCache._fields if cached[kind]]
@@ -117,6 +118,10 @@ class Interface(nn.Module):
             "index_key": self._vectors(rows, 1, tokens, sizes.index_key),
         }
         return {kind: shapes[kind] for kind in self._kinds(sizes)}
+
+    def stored(self, sizes: CacheSizes) -> CacheSizes:
+        """Return the elements that a cache has for the keys and values of these sizes."""
+        return sizes
 
     def _vectors(self, rows: Any, heads: int, tokens: Any, size: int) -> tuple[Any, ...]:
         """Return the shape of vectors of tokens."""

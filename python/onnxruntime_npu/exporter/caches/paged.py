@@ -12,19 +12,24 @@ from typing import Any
 import torch
 
 from .. import traced_ops
+from . import scaled_rows
 from .interface import Interface
 from .sequences import PackedSequences
-from .step import LayerCache, Step, Visibility
+from .step import CacheSizes, LayerCache, Rounded, Step, Visibility
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
 _CAUSAL, _BAND = 3, 4
+_SCALES_OF_BLOCKS_AND_HEADS = 5  # npu_fused_infer_attention_score: [blocks, Nkv, BLOCK_SIZE]
 
 
 class PagedStep(Step):
-    """Blocks [blocks, BLOCK_SIZE, Nkv, D], updated in place where new tokens belong."""
+    """Blocks [blocks, BLOCK_SIZE, Nkv, D], updated in place where new tokens belong.
+
+    Those of int8 have D + 4 bytes for each head, the last of them its scale: onnxruntime-genai's
+    engine caches one tensor for keys and one for values.
+    """
 
     heads_axis = 2
-    scale_mode = 5  # npu_fused_infer_attention_score: scales [blocks, Nkv, BLOCK_SIZE]
 
     def __init__(
         self,
@@ -41,28 +46,16 @@ class PagedStep(Step):
         self._kv_lengths = kv_lengths
         self._block_table = block_table
         self._causal_mask = causal_mask
-        self._head_slots: dict[int, torch.Tensor] = {}
 
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         """Write new [1, T, Nkv, D] into their slots."""
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new.flatten(0, 1))
 
-    def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Write new [1, T, Nkv] into scales [blocks, Nkv, BLOCK_SIZE]."""
-        slots = self._slots_of_heads(new.shape[2])
-        return torch.ops.npu.npu_scatter_nd_update(past, slots, new.flatten(0, 1))
-
-    def _slots_of_heads(self, heads: int) -> torch.Tensor:
-        """Return the index tuple (block, head, place) of every new scale, [T, heads, 3]."""
-        if heads not in self._head_slots:
-            # Sums of one-column tables broadcast; stacking would need expanded copies.
-            block, place = (column.view(-1, 1, 1) for column in self._slots.unbind(1))
-            self._head_slots[heads] = (
-                block * torch.tensor([1, 0, 0])
-                + torch.arange(heads)[:, None] * torch.tensor([0, 1, 0])
-                + place * torch.tensor([0, 0, 1])
-            )
-        return self._head_slots[heads]
+    def _write_rounded(self, past: LayerCache, key: Rounded, value: Rounded) -> LayerCache:
+        return past._replace(
+            key=self._write(past.key, scaled_rows.join(*key)),
+            value=self._write(past.value, scaled_rows.join(*value)),
+        )
 
     def visibility(self, capacity: int, window: int | None) -> Visibility:
         """Return a causal pattern, aligned to the right end of each sequence's tokens."""
@@ -83,6 +76,13 @@ class PagedStep(Step):
         """Attend from query [1, T, Nq, D] over the blocks of a cache; return [1, T, Nq, D]."""
         seen = self.visibility(0, window)
         key, value, key_rope = cache.parts(query_rope is not None)
+        scales: dict[str, Any] = {}
+        if cache.rounded:
+            key, key_scale = scaled_rows.divide(key)
+            value, value_scale = scaled_rows.divide(value)
+            scales["antiquant_mode"] = _SCALES_OF_BLOCKS_AND_HEADS
+            scales["key_scale"] = key_scale.transpose(1, 2)
+            scales["value_scale"] = value_scale.transpose(1, 2)
         return traced_ops.fused_infer_attention(
             query.flatten(0, 1),
             key.flatten(2),
@@ -100,7 +100,7 @@ class PagedStep(Step):
             query_rope=None if query_rope is None else query_rope.flatten(0, 1),
             key_rope=None if key_rope is None else key_rope.flatten(2),
             **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
-            **self._scales(cache),
+            **scales,
         )[None]
 
 
@@ -112,6 +112,7 @@ class PagedInterface(Interface):
     """
 
     cache = "paged"
+    scales_beside = False
     leading_inputs = (
         "input_ids",
         "cumulative_sequence_lengths",
@@ -169,6 +170,18 @@ class PagedInterface(Interface):
         """
         blocks = batch * -(-length // BLOCK_SIZE)
         return [*self._zeros(blocks, BLOCK_SIZE), *self._zero_states(batch, length)]
+
+    def _shapes_of_layer(
+        self, sizes: CacheSizes, rows: Any, tokens: Any
+    ) -> dict[str, tuple[Any, ...]]:
+        return super()._shapes_of_layer(self.stored(sizes), rows, tokens)
+
+    def stored(self, sizes: CacheSizes) -> CacheSizes:
+        """Return the elements that a cache has for the keys and values of these sizes."""
+        if not self.int8:
+            return sizes
+        bytes_of_scale = scaled_rows.SCALE_BYTES
+        return sizes._replace(key=sizes.key + bytes_of_scale, value=sizes.value + bytes_of_scale)
 
     def _vectors(self, rows: Any, heads: int, tokens: Any, size: int) -> tuple[Any, ...]:
         return rows, tokens, heads, size

@@ -50,8 +50,6 @@ class StaticStep(Step):
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots(new.shape[1]), new)
 
-    _write_scales = _write
-
     def window_mask(self, capacity: int, window: int) -> torch.Tensor:
         """Return the mask of slots hidden from each new token, [B, 1, S, C] bool."""
         if window not in self._masks:

@@ -15,6 +15,10 @@ import torch
 from .. import traced_ops
 from .sequences import Sequences
 
+_SCALES_OF_TOKENS_AND_HEADS = 3  # npu_fused_infer_attention_score: [B, Nkv, T]
+
+Rounded = tuple[torch.Tensor, torch.Tensor]  # integers of int8 and their scales
+
 
 def compressed_causal_mask() -> torch.Tensor:
     """Return the fixed mask that sparse modes 2..4 require, independent of the sequence lengths."""
@@ -61,6 +65,7 @@ class LayerCache(NamedTuple):
     """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
 
     Of a growing and a static cache, key and value are [B, Nkv, T or C, D], scales [B, Nkv, T or C].
+    Rows of int8 blocks have their scales within (scaled_rows.py).
     ``index_key``, laid out as of one head, are what an indexer chooses the keys by that are seen.
     """
 
@@ -69,6 +74,11 @@ class LayerCache(NamedTuple):
     key_scale: torch.Tensor | None = None
     value_scale: torch.Tensor | None = None
     index_key: torch.Tensor | None = None
+
+    @property
+    def rounded(self) -> bool:
+        """Whether the cache holds int8."""
+        return self.key.dtype == torch.int8
 
     def parts(self, latent: bool) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Return keys, values and further columns of keys, which a cache of latents has."""
@@ -88,7 +98,6 @@ class Step(abc.ABC):
     """State of one forward pass that all layers share."""
 
     heads_axis = 1  # of cached keys and values, and of new ones and queries, which lie alike
-    scale_mode = 3  # npu_fused_infer_attention_score: scales [B, Nkv, T] of tokens and heads
     # Of each new token [B, S], counted over all blocks of a cache [blocks, size, Nkv, D].
     block_slots: torch.Tensor | None = None
     sequences: Sequences | None = None  # of a cache of a fixed size, whose rows differ in length
@@ -109,17 +118,11 @@ class Step(abc.ABC):
 
         They are [B, Nkv, S, D] with the heads at ``heads_axis``.
         """
-        if past.key_scale is None or past.value_scale is None:
+        if not past.rounded:
             written = self._write(past.key, key), self._write(past.value, value)
             return past._replace(key=written[0], value=written[1])
-        key, key_scale = torch.ops.npu.npu_dynamic_quant(key)
-        value, value_scale = torch.ops.npu.npu_dynamic_quant(value)
-        return past._replace(
-            key=self._write(past.key, key),
-            value=self._write(past.value, value),
-            key_scale=self._write_scales(past.key_scale, key_scale),
-            value_scale=self._write_scales(past.value_scale, value_scale),
-        )
+        quant = torch.ops.npu.npu_dynamic_quant
+        return self._write_rounded(past, quant(key), quant(value))
 
     def update_index(self, past: LayerCache, keys: torch.Tensor) -> LayerCache:
         """Add new keys of an indexer, [B, 1, S, D] with the head at ``heads_axis``."""
@@ -128,11 +131,20 @@ class Step(abc.ABC):
 
     @abc.abstractmethod
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new [B, Nkv, S, D], heads at ``heads_axis``, to cached keys or values."""
+        """Add new [B, Nkv, S, D], heads at ``heads_axis``, to cached keys or values.
 
-    @abc.abstractmethod
-    def _write_scales(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
-        """Add new scales [B, Nkv, S], heads at ``heads_axis``, to those of the cache."""
+        Or scales [B, Nkv, S] to those beside them.
+        """
+
+    def _write_rounded(self, past: LayerCache, key: Rounded, value: Rounded) -> LayerCache:
+        """Add new integers and scales of keys and values."""
+        assert past.key_scale is not None and past.value_scale is not None
+        return past._replace(
+            key=self._write(past.key, key[0]),
+            value=self._write(past.value, value[0]),
+            key_scale=self._write(past.key_scale, key[1]),
+            value_scale=self._write(past.value_scale, value[1]),
+        )
 
     @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
@@ -179,5 +191,5 @@ class Step(abc.ABC):
         return {
             "key_scale": cache.key_scale,
             "value_scale": cache.value_scale,
-            "antiquant_mode": self.scale_mode,
+            "antiquant_mode": _SCALES_OF_TOKENS_AND_HEADS,
         }

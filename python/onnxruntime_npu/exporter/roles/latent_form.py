@@ -105,7 +105,7 @@ class LatentAttention(nn.Module, abc.ABC):
         """
         tables = tables_of(position_embeddings, hidden_states.dtype)
         layer = None if past_key_values is None else past_key_values.layers[self.layer_idx]
-        if getattr(getattr(layer, "cache", None), "key_scale", None) is not None:
+        if getattr(getattr(layer, "cache", None), "rounded", False):
             raise NotProven("attention rounds latents by scales of a whole cache, not a token's")
         latent = self.query_latent(hidden_states)
         query, query_rope, latents, rotated = self.cached(

@@ -1,0 +1,86 @@
+// ScaledRowAttention (npu.fused): attention to the pages of a cache of int8 whose rows end with their scales, as
+// ScaledRows writes them. The exporter makes it of slices of the cache and npu_fused_infer_attention_score.
+#include "ep/kernels/attention/inference/call.h"
+#include "ep/kernels/attention/inference/inference.h"
+#include "ep/kernels/onnx_def.h"
+
+namespace npu {
+namespace {
+
+using attention::InferenceAttributes;
+using attention::InferenceInputs;
+using attention::InferenceLauncher;
+
+constexpr const char* kOp = "ScaledRowAttention";
+
+enum In { kQuery, kKeys, kValues, kMask, kQueryEnds, kKeyLengths, kTable };
+
+InferenceAttributes Read(const Attributes& a) {
+  InferenceAttributes r;
+  r.op = kOp;
+  r.layout = "TND";
+  r.layouts = {"TND"};
+  r.heads = a.Int("num_heads");
+  r.key_heads = a.Int("num_key_value_heads");
+  r.scale = static_cast<float>(a.Float("scale"));
+  r.sparse_mode = a.Int("sparse_mode");
+  r.pre_tokens = a.Int("pre_tokens");
+  r.next_tokens = a.Int("next_tokens");
+  r.block_size = a.Int("block_size");
+  r.key_lengths_name = "key_lengths";
+  return r;
+}
+
+class ScaledRowAttentionKernel final : public Kernel {
+ public:
+  explicit ScaledRowAttentionKernel(const KernelInfo& info) : launcher_(info, Read(info.attributes)) {}
+
+  void Compute(OpContext& ctx) const override {
+    InferenceInputs in;
+    in.query = ctx.Input(kQuery);
+    in.key = Pages("keys", ctx.Input(kKeys));
+    in.value = Pages("values", ctx.Input(kValues));
+    in.atten_mask = ctx.Input(kMask);
+    in.lengths = ctx.Input(kQueryEnds);
+    in.key_lengths = ctx.Input(kKeyLengths);
+    in.block_table = ctx.Input(kTable);
+    in.scaled_rows = true;
+    launcher_.Launch(ctx, std::move(in), [&ctx](DType dtype, const attention::InferenceCall& call) {
+      return InferenceLauncher::Outputs{ctx.Output(0, dtype, call.OutputShape()), {}};
+    });
+  }
+
+ private:
+  // [pages, page rows, heads, bytes], as attention takes pages.
+  TensorView Pages(const char* name, TensorView cache) const {
+    const Shape& shape = cache.shape;
+    NPU_CHECK(cache && shape.rank() == 4 && shape[2] == launcher_.attributes().key_heads, "[", kOp, "] expected ", name,
+              " of shape [pages, page rows, ", launcher_.attributes().key_heads, ", bytes], got ", shape);
+    cache.shape = {shape[0], shape[1], shape[2] * shape[3]};
+    return cache;
+  }
+
+  InferenceLauncher launcher_;
+};
+
+ArgDef LateInput(const char* name) {
+  ArgDef arg = HostInput(name, {DType::kInt64});
+  arg.late = true;
+  return arg;
+}
+
+NPU_ONNX_KERNEL({
+    .domain = "npu.fused",
+    .type = kOp,
+    .inputs = {Input("query", kFloats), Input("keys", {DType::kInt8}), Input("values", {DType::kInt8}),
+               Input("atten_mask", {DType::kBool}), LateInput("query_ends"), LateInput("key_lengths"),
+               Input("block_table", {DType::kInt32})},
+    .outputs = {Output("attended", kFloats)},
+    .attributes = {RequiredInt("num_heads"), RequiredInt("num_key_value_heads"), FloatAttribute("scale", 1.0),
+                   RequiredInt("block_size"), IntAttribute("sparse_mode", 3), IntAttribute("pre_tokens", INT32_MAX),
+                   IntAttribute("next_tokens", INT32_MAX)},
+    .make = MakeKernel<ScaledRowAttentionKernel>,
+});
+
+}  // namespace
+}  // namespace npu
