@@ -8,6 +8,7 @@
 
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -20,8 +21,6 @@ using attention::Problem;
 using attention::Sequence;
 
 constexpr const char* kOp = "npu_fused_attention_score";
-#define SCORE_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
-
 // The engine reads rows of heads: planes [D, S] are transposed to [S, D] first.
 struct Turned {
   const void* from = nullptr;  // null: nothing to do
@@ -60,33 +59,34 @@ class FusedAttentionScoreKernel final : public Kernel {
     transposed_[1] = a.Bool("key_transpose");
     transposed_[2] = a.Bool("value_transpose") != a.Bool("bmm_score_transpose_b");
     seed_ = static_cast<uint64_t>(a.Int("seed"));
-    SCORE_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
-    SCORE_CHECK(!a.Bool("bmm_score_transpose_a"), "expected bmm_score_transpose_a False, got True");
+    NPU_OP_CHECK(kOp, keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
+    NPU_OP_CHECK(kOp, !a.Bool("bmm_score_transpose_a"), "expected bmm_score_transpose_a False, got True");
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(In::query_layer), key = ctx.Input(In::key_layer),
                      value = ctx.Input(In::value_layer), mask = ctx.Input(In::attention_mask);
-    SCORE_CHECK(query && key && value && mask,
-                "expected the tensors query_layer, key_layer, value_layer and "
-                "attention_mask");
-    SCORE_CHECK(key.dtype == query.dtype && value.dtype == query.dtype && mask.dtype == query.dtype,
-                "expected tensors of one dtype, got ", NameOf(query.dtype), ", ", NameOf(key.dtype), ", ",
-                NameOf(value.dtype), " and ", NameOf(mask.dtype));
+    NPU_OP_CHECK(kOp, query && key && value && mask,
+                 "expected the tensors query_layer, key_layer, value_layer and "
+                 "attention_mask");
+    NPU_OP_CHECK(kOp, key.dtype == query.dtype && value.dtype == query.dtype && mask.dtype == query.dtype,
+                 "expected tensors of one dtype, got ", NameOf(query.dtype), ", ", NameOf(key.dtype), ", ",
+                 NameOf(value.dtype), " and ", NameOf(mask.dtype));
     const Shape q = Planes("query_layer", query, 0), k = Planes("key_layer", key, 1),
                 v = Planes("value_layer", value, 2);
     const int64_t batch = q[0], heads = q[1], rows = q[2], keys = k[2];
-    SCORE_CHECK(heads >= 1, "expected at least one head, got 0");
-    SCORE_CHECK(k[0] == batch && k[1] == heads && k[3] == q[3], "expected key_layer of shape [", batch, ", ", heads,
-                ", Skv, ", q[3], "], got ", k);
-    SCORE_CHECK(v[0] == batch && v[1] == heads && v[2] == keys, "expected value_layer of shape [", batch, ", ", heads,
-                ", ", keys, ", D], got ", v);
-    SCORE_CHECK(keys < INT32_MAX, "expected a key sequence shorter than 2^31 - 1, got ", keys);
+    NPU_OP_CHECK(kOp, heads >= 1, "expected at least one head, got 0");
+    NPU_OP_CHECK(kOp, k[0] == batch && k[1] == heads && k[3] == q[3], "expected key_layer of shape [", batch, ", ",
+                 heads, ", Skv, ", q[3], "], got ", k);
+    NPU_OP_CHECK(kOp, v[0] == batch && v[1] == heads && v[2] == keys, "expected value_layer of shape [", batch, ", ",
+                 heads, ", ", keys, ", D], got ", v);
+    NPU_OP_CHECK(kOp, keys < INT32_MAX, "expected a key sequence shorter than 2^31 - 1, got ", keys);
     const Shape& m = mask.shape;
-    SCORE_CHECK(m.rank() == 4 && (m[0] == 1 || m[0] == batch) && (m[1] == 1 || m[1] == heads) &&
-                    (m[2] == 1 || m[2] == rows) && m[3] == keys,
-                "expected attention_mask of shape [1 or ", batch, ", 1 or ", heads, ", 1 or ", rows, ", ", keys,
-                "], got ", m);
+    NPU_OP_CHECK(kOp,
+                 m.rank() == 4 && (m[0] == 1 || m[0] == batch) && (m[1] == 1 || m[1] == heads) &&
+                     (m[2] == 1 || m[2] == rows) && m[3] == keys,
+                 "expected attention_mask of shape [1 or ", batch, ", 1 or ", heads, ", 1 or ", rows, ", ", keys,
+                 "], got ", m);
 
     const TensorView output =
         ctx.Output(Out::out, query.dtype, {Shape{batch, rows}.Elements(), Shape{heads, v[3]}.Elements()});
@@ -127,11 +127,11 @@ class FusedAttentionScoreKernel final : public Kernel {
   // The operand's shape [B, N, S, D], after its transposition if it has one.
   Shape Planes(const char* name, const TensorView& t, size_t operand) const {
     constexpr int64_t kMaxHeadSize = 768;
-    SCORE_CHECK(t.shape.rank() == 4, "expected ", name, " of shape [B, N, S, D], got ", t.shape);
+    NPU_OP_CHECK(kOp, t.shape.rank() == 4, "expected ", name, " of shape [B, N, S, D], got ", t.shape);
     Shape shape = t.shape;
     if (transposed_[operand]) std::swap(shape[2], shape[3]);
-    SCORE_CHECK(shape[3] >= 1 && shape[3] <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, " in ",
-                name, ", got ", shape[3]);
+    NPU_OP_CHECK(kOp, shape[3] >= 1 && shape[3] <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize,
+                 " in ", name, ", got ", shape[3]);
     return shape;
   }
 

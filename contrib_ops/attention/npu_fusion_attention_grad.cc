@@ -6,6 +6,7 @@
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/attention/training/gradient.h"
 #include "ep/kernels/attention/training/training.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -17,8 +18,6 @@ using attention::GradientProblem;
 using attention::TrainingProblem;
 
 constexpr const char* kOp = "npu_fusion_attention_grad";
-#define GRAD_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
-
 class FusionAttentionGradKernel final : public Kernel {
  public:
   explicit FusionAttentionGradKernel(const KernelInfo& info)
@@ -37,8 +36,8 @@ class FusionAttentionGradKernel final : public Kernel {
     const TensorView max = Like("softmax_max", ctx.Input(In::softmax_max), DType::kFloat32, made.statistics_shape);
     const TensorView sum = Like("softmax_sum", ctx.Input(In::softmax_sum), DType::kFloat32, made.statistics_shape);
     const double keep_prob = training_.keep_prob();
-    GRAD_CHECK(keep_prob == 0.0 || keep_prob == 1.0 || seed_ != 0,
-               "expected the seed that the forward call returned with keep_prob < 1, got 0");
+    NPU_OP_CHECK(kOp, keep_prob == 0.0 || keep_prob == 1.0 || seed_ != 0,
+                 "expected the seed that the forward call returned with keep_prob < 1, got 0");
 
     GradientProblem g;
     g.forward = std::move(made.problem);
@@ -52,7 +51,7 @@ class FusionAttentionGradKernel final : public Kernel {
     const TensorView dv = ctx.Output(Out::dv, value.dtype, value.shape);
     const TensorView dpse = ctx.Output(Out::dpse, query.dtype, pse ? pse.shape : Shape{0});
     const TensorView dsink = ctx.Output(Out::dsink, DType::kFloat32, sink ? sink.shape : Shape{0});
-    GRAD_CHECK(dq && dk && dv, "expected dq, dk and dv to be asked for together");
+    NPU_OP_CHECK(kOp, dq && dk && dv, "expected dq, dk and dv to be asked for together");
     g.query = {dq.data, g.forward.query.head_stride, g.forward.query.row_stride};
     g.key = {dk.data, g.forward.key.head_stride, g.forward.key.row_stride};
     g.value = {dv.data, g.forward.value.head_stride, g.forward.value.row_stride};
@@ -68,8 +67,8 @@ class FusionAttentionGradKernel final : public Kernel {
 
  private:
   static TensorView Like(const char* name, const TensorView& t, DType dtype, const Shape& shape) {
-    GRAD_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ", shape,
-               ", got ", t ? NameOf(t.dtype) : "none", t ? " " + t.shape.ToString() : "");
+    NPU_OP_CHECK(kOp, t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ",
+                 shape, ", got ", t ? NameOf(t.dtype) : "none", t ? " " + t.shape.ToString() : "");
     return t;
   }
 

@@ -8,6 +8,7 @@
 #include "ep/kernels/attention/core/dropout.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -18,8 +19,6 @@ using In = nodes::NPUMultiHeadAttention::In;
 using Out = nodes::NPUMultiHeadAttention::Out;
 
 constexpr const char* kOp = "npu_multi_head_attention";
-#define MHA_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
-
 // y[B*T, E] = alpha * (x W^T + bias)
 struct Projection {
   TensorView x, weight, bias;
@@ -111,22 +110,23 @@ class MultiHeadAttentionKernel final : public Kernel {
     keep_prob_ = static_cast<float>(1.0 - static_cast<double>(static_cast<float>(a.Float("dropout_prob"))));
     seed_ = static_cast<uint64_t>(a.Int("seed"));
     softmax_in_float_ = a.Bool("softmax_use_float");
-    MHA_CHECK(sizes_.heads >= 1, "expected attn_head_num >= 1, got ", sizes_.heads);
-    MHA_CHECK(sizes_.size >= 1, "expected attn_dim_per_head >= 1, got ", sizes_.size);
-    MHA_CHECK(sizes_.keys >= 1, "expected src_len >= 1, got ", sizes_.keys);
-    MHA_CHECK(sizes_.queries >= 1, "expected tgt_len >= 1, got ", sizes_.queries);
-    MHA_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected dropout_prob in [0, 1], got ", 1.0 - keep_prob_);
+    NPU_OP_CHECK(kOp, sizes_.heads >= 1, "expected attn_head_num >= 1, got ", sizes_.heads);
+    NPU_OP_CHECK(kOp, sizes_.size >= 1, "expected attn_dim_per_head >= 1, got ", sizes_.size);
+    NPU_OP_CHECK(kOp, sizes_.keys >= 1, "expected src_len >= 1, got ", sizes_.keys);
+    NPU_OP_CHECK(kOp, sizes_.queries >= 1, "expected tgt_len >= 1, got ", sizes_.queries);
+    NPU_OP_CHECK(kOp, keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected dropout_prob in [0, 1], got ",
+                 1.0 - keep_prob_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(In::query), key = ctx.Input(In::key), value = ctx.Input(In::value);
     const TensorView mask = ctx.Input(In::attn_mask), bits = ctx.Input(In::dropout_mask);
-    MHA_CHECK(query && key && value && mask, "expected the tensors query, key, value and attn_mask");
+    NPU_OP_CHECK(kOp, query && key && value && mask, "expected the tensors query, key, value and attn_mask");
     const DType dtype = query.dtype;
     Sizes z = sizes_;
     const int64_t width = Shape{z.heads, z.size}.Elements();
-    MHA_CHECK(query.shape.rank() == 2 && query.shape[0] % z.queries == 0 && query.shape[1] == width,
-              "expected query of shape [B * ", z.queries, ", ", width, "], got ", query.shape);
+    NPU_OP_CHECK(kOp, query.shape.rank() == 2 && query.shape[0] % z.queries == 0 && query.shape[1] == width,
+                 "expected query of shape [B * ", z.queries, ", ", width, "], got ", query.shape);
     z.batch = query.shape[0] / z.queries;
     const Shape source{Shape{z.batch, z.keys}.Elements(), width};
     Expect("key", key, dtype, source);
@@ -139,14 +139,15 @@ class MultiHeadAttentionKernel final : public Kernel {
     Expect("out_proj", ctx.Input(In::out_proj_weight), dtype, {width, width}, "_weight");
     if (ctx.Input(In::out_proj_bias)) Expect("out_proj", ctx.Input(In::out_proj_bias), dtype, {width}, "_bias");
     const Shape& m = mask.shape;
-    MHA_CHECK(mask.dtype == dtype && m.rank() == 4 && (m[0] == 1 || m[0] == z.batch) &&
-                  (m[1] == 1 || m[1] == z.heads) && m[2] == z.queries && m[3] == z.keys,
-              "expected attn_mask ", NameOf(dtype), " of shape [1 or ", z.batch, ", 1 or ", z.heads, ", ", z.queries,
-              ", ", z.keys, "], got ", NameOf(mask.dtype), " ", m);
+    NPU_OP_CHECK(kOp,
+                 mask.dtype == dtype && m.rank() == 4 && (m[0] == 1 || m[0] == z.batch) &&
+                     (m[1] == 1 || m[1] == z.heads) && m[2] == z.queries && m[3] == z.keys,
+                 "expected attn_mask ", NameOf(dtype), " of shape [1 or ", z.batch, ", 1 or ", z.heads, ", ", z.queries,
+                 ", ", z.keys, "], got ", NameOf(mask.dtype), " ", m);
     const Shape plane{z.batch, z.heads, z.queries, z.keys};
     const int64_t bytes = (plane.Elements() + 7) / 8;
-    MHA_CHECK(!bits || (bits.dtype == DType::kUInt8 && bits.elements() >= bytes), "expected dropout_mask uint8 with ",
-              bytes, " bytes, got ", NameOf(bits.dtype), " ", bits.shape);
+    NPU_OP_CHECK(kOp, !bits || (bits.dtype == DType::kUInt8 && bits.elements() >= bytes),
+                 "expected dropout_mask uint8 with ", bytes, " bytes, got ", NameOf(bits.dtype), " ", bits.shape);
 
     const TensorView y = Result(ctx, Out::y, dtype, query.shape);
     const TensorView kept = Result(ctx, Out::kept, DType::kUInt8, {bytes});
@@ -196,8 +197,8 @@ class MultiHeadAttentionKernel final : public Kernel {
 
  private:
   static void Expect(const char* name, const TensorView& t, DType dtype, const Shape& shape, const char* suffix = "") {
-    MHA_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, suffix, " ", NameOf(dtype), " of shape ",
-              shape, ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
+    NPU_OP_CHECK(kOp, t && t.dtype == dtype && t.shape == shape, "expected ", name, suffix, " ", NameOf(dtype),
+                 " of shape ", shape, ", got ", t ? NameOf(t.dtype) : "none", " ", t ? t.shape.ToString() : "");
   }
 
   // All results are needed during the computation: outputs that are not requested use workspace.

@@ -8,6 +8,7 @@
 
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/dynamic_uint8.h"
 #include "ep/kernels/quantization/quantize.h"
@@ -18,8 +19,6 @@ namespace {
 
 constexpr const char* kOp = "DynamicQuantizeLSTM";
 constexpr DTypeSet kFloat32{DType::kFloat32};
-
-#define LSTM_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 // Rows of floats, quantised, times the weight of one direction, [depth, columns].
 class QuantisedProduct {
@@ -97,9 +96,9 @@ class QuantisedWeights {
     const Shape& w = weight.shape;
     const Shape one{w[0]}, each{w[0], w[2]};
     const auto fits = [&](const TensorView& view) { return view.shape == one || view.shape == each; };
-    LSTM_CHECK(fits(operand.scale) && fits(operand.point) && operand.point.dtype == weight.dtype, "expected ", name,
-               "_scale and ", name, "_zero_point of shape ", one, " or ", each, ", the latter of the type of ", name,
-               ", got ", operand.scale.shape, " and ", NameOf(operand.point.dtype), " ", operand.point.shape);
+    NPU_OP_CHECK(kOp, fits(operand.scale) && fits(operand.point) && operand.point.dtype == weight.dtype, "expected ",
+                 name, "_scale and ", name, "_zero_point of shape ", one, " or ", each, ", the latter of the type of ",
+                 name, ", got ", operand.scale.shape, " and ", NameOf(operand.point.dtype), " ", operand.point.shape);
     Operand with = operand;
     const auto bytes = static_cast<size_t>(operand.point.elements()) * sizeof(int32_t);
     with.points = static_cast<int32_t*>(ctx.Workspace(bytes));
@@ -160,9 +159,10 @@ class DynamicQuantizeLstmKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView w = of_input_.Of(ctx.Input(1)), r = of_hidden_.Of(ctx.Input(2));
-    LSTM_CHECK(w.shape.rank() == 3 && r.shape.rank() == 3 && w.shape[2] == r.shape[2] && r.shape[2] == 4 * r.shape[1],
-               "expected W [directions, inputs, 4 * hidden] and R [directions, hidden, 4 * hidden], got ", w.shape,
-               " and ", r.shape);
+    NPU_OP_CHECK(kOp,
+                 w.shape.rank() == 3 && r.shape.rank() == 3 && w.shape[2] == r.shape[2] && r.shape[2] == 4 * r.shape[1],
+                 "expected W [directions, inputs, 4 * hidden] and R [directions, hidden, 4 * hidden], got ", w.shape,
+                 " and ", r.shape);
     const recurrent::Layer layer(Cell::kKind, settings_, ctx, AsLayerWeight(w), AsLayerWeight(r));
     auto of_input = QuantisedWeights::Take(ctx, w, "W", 8, 9);
     const auto of_hidden = QuantisedWeights::Take(ctx, r, "R", 10, 11);

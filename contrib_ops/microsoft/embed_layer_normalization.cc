@@ -6,14 +6,13 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/normalization/moments.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
 
 constexpr const char* kOp = "EmbedLayerNormalization";
 constexpr DTypeSet kInt32{DType::kInt32}, kEmbeddings{DType::kFloat32, DType::kFloat16};
-
-#define EMBED_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 enum In { kWords, kSegments, kWordTable, kPositionTable, kSegmentTable, kGamma, kBeta, kMask, kPositions };
 
@@ -26,7 +25,7 @@ struct Lookup {
   int64_t RowOf(int64_t token) const { return indices ? row()[token % period] : token % period; }
   void Check() const {
     if (indices) return row().CheckFirst(period);
-    EMBED_CHECK(period <= table.shape[0], "expected ", name, " in [0, ", table.shape[0], "), got ", period - 1);
+    NPU_OP_CHECK(kOp, period <= table.shape[0], "expected ", name, " in [0, ", table.shape[0], "), got ", period - 1);
   }
 
  private:
@@ -71,14 +70,14 @@ struct EmbedTask {
 class EmbedKernel final : public Kernel {
  public:
   explicit EmbedKernel(const KernelInfo& info) : epsilon_(info.attributes.Float("epsilon")) {
-    EMBED_CHECK(epsilon_ >= 0, "expected an epsilon of 0 or more, got ", epsilon_);
+    NPU_OP_CHECK(kOp, epsilon_ >= 0, "expected an epsilon of 0 or more, got ", epsilon_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView words = ctx.Input(kWords), table = ctx.Input(kWordTable), gamma = ctx.Input(kGamma);
-    EMBED_CHECK(words.shape.rank() == 2, "expected input_ids [batch, sequence], got shape ", words.shape);
-    EMBED_CHECK(table.shape.rank() == 2 && table.shape[1] > 0, "expected word_embedding [words, hidden], got shape ",
-                table.shape);
+    NPU_OP_CHECK(kOp, words.shape.rank() == 2, "expected input_ids [batch, sequence], got shape ", words.shape);
+    NPU_OP_CHECK(kOp, table.shape.rank() == 2 && table.shape[1] > 0,
+                 "expected word_embedding [words, hidden], got shape ", table.shape);
     const int64_t batch = words.shape[0], length = words.shape[1], n = table.shape[1];
     EmbedTask task{.lookups = {},
                    .lookup_count = 2,
@@ -95,23 +94,25 @@ class EmbedKernel final : public Kernel {
     task.lookups[0] = {"input_ids", table, words, task.tokens};
     task.lookups[1] = Positions(ctx, words.shape);
     const TensorView segments = ctx.Input(kSegments), segment_table = ctx.Input(kSegmentTable);
-    EMBED_CHECK(segments.present == segment_table.present, "expected both segment_ids and segment_embedding, or none");
+    NPU_OP_CHECK(kOp, segments.present == segment_table.present,
+                 "expected both segment_ids and segment_embedding, or none");
     if (segments) {
-      EMBED_CHECK(segments.shape == words.shape, "expected segment_ids of shape ", words.shape, ", got ",
-                  segments.shape);
+      NPU_OP_CHECK(kOp, segments.shape == words.shape, "expected segment_ids of shape ", words.shape, ", got ",
+                   segments.shape);
       task.lookups[task.lookup_count++] = {"segment_ids", segment_table, segments, task.tokens};
     }
     for (const Lookup& lookup : task.lookups)
-      EMBED_CHECK(!lookup.table || (lookup.table.shape.rank() == 2 && lookup.table.shape[1] == n &&
-                                    lookup.table.dtype == table.dtype),
-                  "expected the embedding of ", lookup.name, " to have ", n, " columns of ", NameOf(table.dtype),
-                  ", got ", NameOf(lookup.table.dtype), " ", lookup.table.shape);
+      NPU_OP_CHECK(kOp,
+                   !lookup.table || (lookup.table.shape.rank() == 2 && lookup.table.shape[1] == n &&
+                                     lookup.table.dtype == table.dtype),
+                   "expected the embedding of ", lookup.name, " to have ", n, " columns of ", NameOf(table.dtype),
+                   ", got ", NameOf(lookup.table.dtype), " ", lookup.table.shape);
     const Shape row{n};
     for (const auto& [name, view] : {std::pair{"gamma", task.gamma}, std::pair{"beta", task.beta}})
-      EMBED_CHECK(view.shape == row && view.dtype == table.dtype, "expected ", name, " of ", NameOf(table.dtype), " ",
-                  row, ", got ", NameOf(view.dtype), " ", view.shape);
-    EMBED_CHECK(!task.mask || task.mask.shape == words.shape, "expected mask of shape ", words.shape, ", got ",
-                task.mask.shape);
+      NPU_OP_CHECK(kOp, view.shape == row && view.dtype == table.dtype, "expected ", name, " of ", NameOf(table.dtype),
+                   " ", row, ", got ", NameOf(view.dtype), " ", view.shape);
+    NPU_OP_CHECK(kOp, !task.mask || task.mask.shape == words.shape, "expected mask of shape ", words.shape, ", got ",
+                 task.mask.shape);
     const Shape hidden{batch, length, n};
     task.y = ctx.Output(0, table.dtype, hidden);
     task.counts = ctx.Output(1, DType::kInt32, Shape{batch});
@@ -123,8 +124,8 @@ class EmbedKernel final : public Kernel {
   static Lookup Positions(OpContext& ctx, const Shape& words) {
     const TensorView given = ctx.Input(kPositions);
     const Shape one{1, words[1]};
-    EMBED_CHECK(!given || given.shape == words || given.shape == one, "expected position_ids of shape ", words, " or ",
-                one, ", got ", given.shape);
+    NPU_OP_CHECK(kOp, !given || given.shape == words || given.shape == one, "expected position_ids of shape ", words,
+                 " or ", one, ", got ", given.shape);
     return {"position_ids", ctx.Input(kPositionTable), given, given ? given.elements() : words[1]};
   }
 

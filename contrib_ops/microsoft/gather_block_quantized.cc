@@ -7,6 +7,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/indexing/index.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -15,8 +16,6 @@ namespace {
 constexpr const char* kOp = "GatherBlockQuantized";
 constexpr DTypeSet kInt4Types{DType::kInt4, DType::kUInt4};
 constexpr DTypeSet kData = kNarrowFloats | kInt4Types | DTypeSet{DType::kUInt8};
-
-#define GATHER_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 // Integers of `bits` in bytes, or elements of a narrow type, as floats.
 struct Elements {
@@ -72,8 +71,8 @@ class GatherBlockQuantizedKernel final : public Kernel {
         quantize_axis_(info.attributes.Int("quantize_axis")),
         block_(info.attributes.Int("block_size")),
         bits_(info.attributes.Int("bits")) {
-    GATHER_CHECK(bits_ == 2 || bits_ == 4 || bits_ == 8, "expected bits of 2, 4 or 8, got ", bits_);
-    GATHER_CHECK(block_ == 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0),
+    NPU_OP_CHECK(kOp, bits_ == 2 || bits_ == 4 || bits_ == 8, "expected bits of 2, 4 or 8, got ", bits_);
+    NPU_OP_CHECK(kOp, block_ == 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0),
                  "expected a block_size that is a power of 2 from 16 on, or 0, got ", block_);
   }
 
@@ -81,14 +80,14 @@ class GatherBlockQuantizedKernel final : public Kernel {
     const TensorView data = ctx.Input(0), indices = ctx.Input(1), scales = ctx.Input(2), points = ctx.Input(3);
     const int rank = data.shape.rank();
     const bool in_bytes = data.dtype == DType::kUInt8;
-    GATHER_CHECK(rank >= 1, "expected data of rank 1 or more, got a scalar");
+    NPU_OP_CHECK(kOp, rank >= 1, "expected data of rank 1 or more, got a scalar");
     Shape logical = data.shape;
     if (in_bytes)
-      GATHER_CHECK(!__builtin_mul_overflow(logical[rank - 1], 8 / bits_, &logical[rank - 1]),
+      NPU_OP_CHECK(kOp, !__builtin_mul_overflow(logical[rank - 1], 8 / bits_, &logical[rank - 1]),
                    "expected data that fits the address space, got ", data.shape);
     const int axis = NormalizeAxis(kOp, gather_axis_, rank);
     const ScaleOf scale_of = ScaleLayout(logical, data.dtype, scales.shape);
-    GATHER_CHECK(!in_bytes || (axis == 0 && (bits_ == 8 || scale_of.axis != 0)),
+    NPU_OP_CHECK(kOp, !in_bytes || (axis == 0 && (bits_ == 8 || scale_of.axis != 0)),
                  "expected gather_axis 0 and another quantize_axis for data of uint8, got ", axis, " and ",
                  scale_of.axis);
     const int64_t middle = in_bytes ? int64_t{1} << (bits_ - 1) : 0;
@@ -139,7 +138,7 @@ class GatherBlockQuantizedKernel final : public Kernel {
     out.axis = NormalizeAxis(kOp, quantize_axis_, logical.rank());
     const bool floats = kNarrowFloats.Contains(dtype);
     const int64_t length = logical[out.axis];
-    GATHER_CHECK(block_ != 0 || floats, "expected a block_size for data of ", NameOf(dtype), ", got 0");
+    NPU_OP_CHECK(kOp, block_ != 0 || floats, "expected a block_size for data of ", NameOf(dtype), ", got 0");
     out.block = block_ == 0 ? std::max<int64_t>(1, length) : block_;
     Shape wanted = logical;
     wanted[out.axis] = length / out.block + (length % out.block != 0 ? 1 : 0);
@@ -151,14 +150,14 @@ class GatherBlockQuantizedKernel final : public Kernel {
       out.strides[d] = one ? 0 : stride;
       stride *= scales[d];
     }
-    GATHER_CHECK(fits, "expected scales of shape ", wanted, " for blocks of ", out.block, ", got ", scales);
+    NPU_OP_CHECK(kOp, fits, "expected scales of shape ", wanted, " for blocks of ", out.block, ", got ", scales);
     return out;
   }
 
   void CheckPoints(const TensorView& points, DType dtype, const Shape& scales) const {
     Shape wanted = scales;
     if (dtype == DType::kUInt8) wanted[wanted.rank() - 1] = (scales.back() * bits_ + 7) / 8;
-    GATHER_CHECK(!kNarrowFloats.Contains(dtype) && points.dtype == dtype && points.shape == wanted,
+    NPU_OP_CHECK(kOp, !kNarrowFloats.Contains(dtype) && points.dtype == dtype && points.shape == wanted,
                  "expected zero_points of ", NameOf(dtype), " ", wanted, " for integers, got ", NameOf(points.dtype),
                  " ", points.shape);
   }

@@ -13,6 +13,7 @@
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/attention/core/scores.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
 namespace npu {
@@ -20,8 +21,6 @@ namespace {
 
 constexpr const char* kOp = "GroupQueryAttention";
 constexpr DTypeSet kInt32{DType::kInt32};
-
-#define GQA_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 enum In {
   kQuery,
@@ -119,8 +118,8 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
         value_quantisation_(info.attributes.String("v_quant_type")),
         stage_(info.attributes.Int("qk_output") == kAfterSoftmax ? attention::ScoreStage::kWeights
                                                                  : attention::ScoreStage::kVisible) {
-    GQA_CHECK(causal_ || window_ < 0, "expected no local_window_size where causal is 0, got ", window_);
-    GQA_CHECK(!sliding_ || window_ > 0, "expected a local_window_size for sliding_window_cache, got ", window_);
+    NPU_OP_CHECK(kOp, causal_ || window_ < 0, "expected no local_window_size where causal is 0, got ", window_);
+    NPU_OP_CHECK(kOp, !sliding_ || window_ > 0, "expected a local_window_size for sliding_window_cache, got ", window_);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -173,23 +172,25 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   Preparation Operands(OpContext& ctx, const TensorView& query) const {
     const TensorView key = ctx.Input(kKey), value = ctx.Input(kValue);
     const Shape& q = query.shape;
-    GQA_CHECK(q.rank() == 3 && key.present == value.present,
-              "expected query [B, S, hidden] with key and value, or without both, got shape ", q);
+    NPU_OP_CHECK(kOp, q.rank() == 3 && key.present == value.present,
+                 "expected query [B, S, hidden] with key and value, or without both, got shape ", q);
     const int64_t columns = key ? heads_ : heads_ + 2 * key_heads_;
-    GQA_CHECK(q[2] > 0 && q[2] % columns == 0, "expected a hidden size that ", columns, " heads divide, got ", q[2]);
+    NPU_OP_CHECK(kOp, q[2] > 0 && q[2] % columns == 0, "expected a hidden size that ", columns, " heads divide, got ",
+                 q[2]);
     Preparation p{};
     p.batch = q[0];
     p.steps = q[1];
     p.size = q[2] / columns;
     p.element = BitsOf(query.dtype) / 8;
     p.interleaved = interleaved_;
-    GQA_CHECK(p.size <= attention::kMaxHeadSize, "expected a head size up to ", attention::kMaxHeadSize, ", got ",
-              p.size);
+    NPU_OP_CHECK(kOp, p.size <= attention::kMaxHeadSize, "expected a head size up to ", attention::kMaxHeadSize,
+                 ", got ", p.size);
     p.query = {query.as<const char>(), heads_, q[2]};
     const Shape wanted{p.batch, p.steps, key_heads_ * p.size};
     if (key) {
-      GQA_CHECK(key.shape == wanted && value.shape == wanted && key.dtype == query.dtype && value.dtype == query.dtype,
-                "expected key and value of query's type and shape ", wanted, ", got ", key.shape, " and ", value.shape);
+      NPU_OP_CHECK(
+          kOp, key.shape == wanted && value.shape == wanted && key.dtype == query.dtype && value.dtype == query.dtype,
+          "expected key and value of query's type and shape ", wanted, ", got ", key.shape, " and ", value.shape);
       p.key = {key.as<const char>(), key_heads_, key_heads_ * p.size};
       p.value = {value.as<const char>(), key_heads_, key_heads_ * p.size};
     } else if (query.data != nullptr) {
@@ -200,11 +201,12 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   }
   static int64_t ReadTotal(const TensorView& given) {
     const int64_t total = ReadHostInt(kOp, "total_sequence_length", given);
-    GQA_CHECK(total >= 0 && total < INT32_MAX, "expected a total_sequence_length from 0 to 2^31 - 2, got ", total);
+    NPU_OP_CHECK(kOp, total >= 0 && total < INT32_MAX, "expected a total_sequence_length from 0 to 2^31 - 2, got ",
+                 total);
     return total;
   }
   static std::vector<int64_t> ReadLengths(const TensorView& given, int64_t batch) {
-    GQA_CHECK(given.elements() == batch, "expected seqlens_k of ", batch, " elements, got shape ", given.shape);
+    NPU_OP_CHECK(kOp, given.elements() == batch, "expected seqlens_k of ", batch, " elements, got shape ", given.shape);
     std::vector<int64_t> lengths;
     for (int64_t b = 0; b < batch; ++b) lengths.push_back(int64_t{given.as<const int32_t>()[b]} + 1);
     return lengths;
@@ -216,14 +218,15 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   }
   int64_t CheckPast(const Preparation& p) const {
     const TensorView &key = p.keys.past, &value = p.values.past;
-    GQA_CHECK(key.present == value.present, "expected both past_key and past_value, or none");
+    NPU_OP_CHECK(kOp, key.present == value.present, "expected both past_key and past_value, or none");
     if (!key) return 0;
     const Shape& s = key.shape;
     const int64_t columns = p.keys.form.stored_columns();
-    GQA_CHECK(s.rank() == 4 && s[0] == p.batch && s[1] == key_heads_ && s[3] == columns && value.shape == s &&
-                  value.dtype == key.dtype,
-              "expected past_key and past_value [", p.batch, ", ", key_heads_, ", rows, ", columns,
-              "] of one type, got ", s, " and ", value.shape);
+    NPU_OP_CHECK(kOp,
+                 s.rank() == 4 && s[0] == p.batch && s[1] == key_heads_ && s[3] == columns && value.shape == s &&
+                     value.dtype == key.dtype,
+                 "expected past_key and past_value [", p.batch, ", ", key_heads_, ", rows, ", columns,
+                 "] of one type, got ", s, " and ", value.shape);
     return s[2];
   }
 
@@ -236,16 +239,17 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   Layout LayOut(const std::vector<int64_t>& lengths, int64_t past_rows, int64_t total, Preparation& p) const {
     Layout layout;
     layout.size = sliding_ ? past_rows : std::max(past_rows, total);
-    GQA_CHECK(!sliding_ || layout.size >= window_, "expected a past cache of at least local_window_size, ", window_,
-              ", rows for sliding_window_cache, got ", past_rows);
+    NPU_OP_CHECK(kOp, !sliding_ || layout.size >= window_, "expected a past cache of at least local_window_size, ",
+                 window_, ", rows for sliding_window_cache, got ", past_rows);
     const bool first_prompt = p.steps == total;
     int64_t most = 0;
     bool drops = false;
     for (const int64_t length : lengths) {
       const int64_t tokens = first_prompt ? 0 : length - p.steps, added = length - tokens;
-      GQA_CHECK(tokens >= 0 && length >= 1 && added <= p.steps &&
-                    (sliding_ || (tokens + p.steps <= layout.size && tokens <= past_rows)),
-                "expected seqlens_k for ", p.steps, " new rows in a cache of ", layout.size, ", got ", length - 1);
+      NPU_OP_CHECK(kOp,
+                   tokens >= 0 && length >= 1 && added <= p.steps &&
+                       (sliding_ || (tokens + p.steps <= layout.size && tokens <= past_rows)),
+                   "expected seqlens_k for ", p.steps, " new rows in a cache of ", layout.size, ", got ", length - 1);
       const int64_t kept = ResidentRows(tokens, layout.size);
       p.tokens.push_back(tokens);
       p.kept.push_back(kept);
@@ -277,14 +281,16 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     p.cosines = ctx.Input(kCos);
     p.sines = ctx.Input(kSin);
     const Shape& table = p.cosines.shape;
-    GQA_CHECK(p.cosines && p.sines && table.rank() == 2 && table == p.sines.shape && p.cosines.dtype == query.dtype &&
-                  p.sines.dtype == query.dtype && table[1] > 0 && 2 * table[1] <= p.size,
-              "expected cos_cache and sin_cache [positions, at most ", p.size / 2, "] of query's type, got ", table,
-              " and ", p.sines.shape);
+    NPU_OP_CHECK(kOp,
+                 p.cosines && p.sines && table.rank() == 2 && table == p.sines.shape &&
+                     p.cosines.dtype == query.dtype && p.sines.dtype == query.dtype && table[1] > 0 &&
+                     2 * table[1] <= p.size,
+                 "expected cos_cache and sin_cache [positions, at most ", p.size / 2, "] of query's type, got ", table,
+                 " and ", p.sines.shape);
     const TensorView positions = ctx.Input(kPositions);
     const Shape wanted{p.batch, p.steps};
-    GQA_CHECK(!positions || positions.shape == wanted, "expected position_ids of shape ", wanted, ", got ",
-              positions.shape);
+    NPU_OP_CHECK(kOp, !positions || positions.shape == wanted, "expected position_ids of shape ", wanted, ", got ",
+                 positions.shape);
     p.given_positions = positions.as<const int64_t>();
     p.positions = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, p.batch * p.steps)));
     const Shape rotated{p.batch, p.steps, heads_, p.size};
@@ -296,15 +302,15 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
   void SetSink(OpContext& ctx, Preparation& before, attention::Problem& p) const {
     before.sink = ctx.Input(kSink);
     if (!before.sink && !smooth_) return;
-    GQA_CHECK(!before.sink || (before.sink.shape == Shape{heads_} && before.sink.dtype == p.query_dtype),
-              "expected head_sink of query's type and shape [", heads_, "], got ", before.sink.shape);
+    NPU_OP_CHECK(kOp, !before.sink || (before.sink.shape == Shape{heads_} && before.sink.dtype == p.query_dtype),
+                 "expected head_sink of query's type and shape [", heads_, "], got ", before.sink.shape);
     before.float_sink = static_cast<float*>(ctx.Workspace(static_cast<size_t>(heads_) * sizeof(float)));
     p.sink = before.float_sink;
   }
   static void CheckColumns(const char* name, int64_t total, const std::vector<int64_t>& lengths) {
     for (const int64_t length : lengths)
-      GQA_CHECK(length <= total, "expected seqlens_k below total_sequence_length, ", total, ", as ", name,
-                " has a column for each token, got ", length - 1);
+      NPU_OP_CHECK(kOp, length <= total, "expected seqlens_k below total_sequence_length, ", total, ", as ", name,
+                   " has a column for each token, got ", length - 1);
   }
   // attention_bias [1 or B, 1 or N, S, columns]; returns the stride of the batch.
   int64_t BiasStrides(const TensorView& bias, const Preparation& before, int64_t total,
@@ -312,10 +318,11 @@ class GroupQueryKernel final : public GroupedHeadsKernel {
     if (!bias) return 0;
     CheckColumns("attention_bias", total, lengths);
     const Shape& s = bias.shape;
-    GQA_CHECK(s.rank() == 4 && (s[0] == 1 || s[0] == before.batch) && (s[1] == 1 || s[1] == heads_) &&
-                  s[2] == before.steps && s[3] == total && bias.dtype == p.query_dtype,
-              "expected attention_bias of query's type that broadcasts to [", before.batch, ", ", heads_, ", ",
-              before.steps, ", ", total, "], got ", s);
+    NPU_OP_CHECK(kOp,
+                 s.rank() == 4 && (s[0] == 1 || s[0] == before.batch) && (s[1] == 1 || s[1] == heads_) &&
+                     s[2] == before.steps && s[3] == total && bias.dtype == p.query_dtype,
+                 "expected attention_bias of query's type that broadcasts to [", before.batch, ", ", heads_, ", ",
+                 before.steps, ", ", total, "], got ", s);
     p.bias = {bias.data, s[1] == 1 ? 0 : s[2] * s[3], s[3]};
     p.bias_dtype = bias.dtype;
     return s[0] == 1 ? 0 : s[1] * s[2] * s[3];

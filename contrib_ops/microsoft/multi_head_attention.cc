@@ -5,13 +5,12 @@
 
 #include "contrib_ops/microsoft/head_attention.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
 
 using attention::Form;
-
-#define MHA_CHECK(condition, ...) NPU_CHECK(condition, "[", in_.op, "] ", __VA_ARGS__)
 
 // Where an operator has its inputs. Query, key and value are the first three.
 struct Inputs {
@@ -41,16 +40,16 @@ class MultiHeadAttentionKernel final : public Kernel {
         scale_(info.attributes.Float("scale")),
         hidden_(static_cast<float>(info.attributes.Float("mask_filter_value"))),
         causal_(info.attributes.Bool("unidirectional", false)) {
-    MHA_CHECK(heads_ > 0 && heads_ <= INT32_MAX, "expected num_heads of 1 or more, got ", heads_);
+    NPU_OP_CHECK(in_.op, heads_ > 0 && heads_ <= INT32_MAX, "expected num_heads of 1 or more, got ", heads_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView query = ctx.Input(kQuery);
-    MHA_CHECK(!in_.one_row || (query.shape.rank() == 3 && query.shape[1] == 1 && ctx.Input(kKey)),
-              "expected query [batch, 1, hidden] and a key, got shape ", query.shape);
+    NPU_OP_CHECK(in_.op, !in_.one_row || (query.shape.rank() == 3 && query.shape[1] == 1 && ctx.Input(kKey)),
+                 "expected query [batch, 1, hidden] and a key, got shape ", query.shape);
     for (size_t i : {size_t{kKey}, size_t{kValue}, in_.bias, in_.score_bias, in_.past_key, in_.past_value})
-      MHA_CHECK(!ctx.Input(i) || ctx.Input(i).dtype == query.dtype, "expected inputs of query's type ",
-                NameOf(query.dtype), ", got ", NameOf(ctx.Input(i).dtype));
+      NPU_OP_CHECK(in_.op, !ctx.Input(i) || ctx.Input(i).dtype == query.dtype, "expected inputs of query's type ",
+                   NameOf(query.dtype), ", got ", NameOf(ctx.Input(i).dtype));
     HeadAttention a{.op = in_.op,
                     .dtype = query.dtype,
                     .float32_products = float32_products_,
@@ -70,38 +69,39 @@ class MultiHeadAttentionKernel final : public Kernel {
   void SetRows(const TensorView& query, const TensorView& key, const TensorView& value, HeadAttention& a) const {
     const Shape& q = query.shape;
     if (!key) {
-      MHA_CHECK(!value && q.rank() == 5 && q[2] == heads_ && q[3] == 3, "expected key and value, or a query [B, S, ",
-                heads_, ", 3, D] that holds them, got query ", q);
+      NPU_OP_CHECK(in_.op, !value && q.rank() == 5 && q[2] == heads_ && q[3] == 3,
+                   "expected key and value, or a query [B, S, ", heads_, ", 3, D] that holds them, got query ", q);
       HeadSize(in_.op, "query", heads_ * q[4], heads_);
       a.query = Packed(query, 3, 0);
       a.key = Packed(query, 3, 1);
       a.value = Packed(query, 3, 2);
       return;
     }
-    MHA_CHECK(q.rank() == 3, "expected query [B, S, hidden] beside a key, got shape ", q);
+    NPU_OP_CHECK(in_.op, q.rank() == 3, "expected query [B, S, hidden] beside a key, got shape ", q);
     const int64_t size = HeadSize(in_.op, "query", q[2], heads_);
     a.query = HeadRows::Columns(query, heads_, size, 0);
     const Shape& k = key.shape;
-    MHA_CHECK(k.rank() >= 3 && k[0] == q[0], "expected key of query's batch ", q[0], ", got shape ", k);
+    NPU_OP_CHECK(in_.op, k.rank() >= 3 && k[0] == q[0], "expected key of query's batch ", q[0], ", got shape ", k);
     if (k.rank() == 5) {
-      MHA_CHECK(!value && k[2] == heads_ && k[3] == 2 && k[4] == size, "expected a key with values [B, L, ", heads_,
-                ", 2, ", size, "] and no value, got key ", k);
+      NPU_OP_CHECK(in_.op, !value && k[2] == heads_ && k[3] == 2 && k[4] == size, "expected a key with values [B, L, ",
+                   heads_, ", 2, ", size, "] and no value, got key ", k);
       a.key = Packed(key, 2, 0);
       a.value = Packed(key, 2, 1);
       return;
     }
     const Shape& v = value.shape;
-    MHA_CHECK(value && v.rank() == k.rank() && v[0] == q[0], "expected key and value of the same rank and batch, got ",
-              k, " and ", v);
+    NPU_OP_CHECK(in_.op, value && v.rank() == k.rank() && v[0] == q[0],
+                 "expected key and value of the same rank and batch, got ", k, " and ", v);
     if (k.rank() == 3) {
-      MHA_CHECK(k[2] == q[2] && v[1] == k[1], "expected key [B, L, ", q[2], "] and value [B, L, hidden], got ", k,
-                " and ", v);
+      NPU_OP_CHECK(in_.op, k[2] == q[2] && v[1] == k[1], "expected key [B, L, ", q[2],
+                   "] and value [B, L, hidden], got ", k, " and ", v);
       a.key = HeadRows::Columns(key, heads_, size, 0);
       a.value = HeadRows::Columns(value, heads_, HeadSize(in_.op, "value", v[2], heads_), 0);
       return;
     }
-    MHA_CHECK(k.rank() == 4 && k[1] == heads_ && k[3] == size && v[1] == heads_ && v[2] == k[2], "expected key [B, ",
-              heads_, ", L, ", size, "] and value [B, ", heads_, ", L, D], got ", k, " and ", v);
+    NPU_OP_CHECK(in_.op, k.rank() == 4 && k[1] == heads_ && k[3] == size && v[1] == heads_ && v[2] == k[2],
+                 "expected key [B, ", heads_, ", L, ", size, "] and value [B, ", heads_, ", L, D], got ", k, " and ",
+                 v);
     HeadSize(in_.op, "value", heads_ * v[3], heads_);
     a.key = {key.data, attention::AxesOf(k, Form::kBNSD, 0)};
     a.value = {value.data, attention::AxesOf(v, Form::kBNSD, 0)};
@@ -111,7 +111,7 @@ class MultiHeadAttentionKernel final : public Kernel {
   void SetBias(const TensorView& bias, const TensorView& key, HeadAttention& a) const {
     const int64_t columns = heads_ * a.query.axes.size, value_columns = heads_ * a.value.axes.size;
     const Shape wanted{2 * columns + value_columns};
-    MHA_CHECK(bias.shape == wanted, "expected bias of shape ", wanted, ", got ", bias.shape);
+    NPU_OP_CHECK(in_.op, bias.shape == wanted, "expected bias of shape ", wanted, ", got ", bias.shape);
     const auto* data = bias.as<const char>();
     a.query.bias = data;
     if (key && key.shape.rank() == 4) return;
@@ -122,14 +122,15 @@ class MultiHeadAttentionKernel final : public Kernel {
   void SetCache(OpContext& ctx, HeadAttention& a) const {
     const TensorView key = ctx.Input(in_.past_key), value = ctx.Input(in_.past_value),
                      length = ctx.Input(in_.past_length);
-    MHA_CHECK(key.present == value.present, "expected both past_key and past_value, or none");
+    NPU_OP_CHECK(in_.op, key.present == value.present, "expected both past_key and past_value, or none");
     const attention::Axes &k = a.key.axes, &v = a.value.axes;
     if (key) {
       const Shape& p = key.shape;
-      MHA_CHECK(p.rank() == 4 && p[0] == k.batch && p[1] == heads_ && p[3] == k.size &&
-                    value.shape == (Shape{k.batch, heads_, p[2], v.size}),
-                "expected past_key [", k.batch, ", ", heads_, ", rows, ", k.size, "] and past_value [", k.batch, ", ",
-                heads_, ", rows, ", v.size, "], got ", p, " and ", value.shape);
+      NPU_OP_CHECK(in_.op,
+                   p.rank() == 4 && p[0] == k.batch && p[1] == heads_ && p[3] == k.size &&
+                       value.shape == (Shape{k.batch, heads_, p[2], v.size}),
+                   "expected past_key [", k.batch, ", ", heads_, ", rows, ", k.size, "] and past_value [", k.batch,
+                   ", ", heads_, ", rows, ", v.size, "], got ", p, " and ", value.shape);
       a.past_rows = a.past_capacity = p[2];
       if (length) a.past_rows = ReadPastLength(in_.op, length, k.rows, p[2]);
     }

@@ -14,6 +14,7 @@
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/movement/copy.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
 namespace npu {
@@ -22,8 +23,6 @@ namespace {
 constexpr const char* kOp = "PagedAttention";
 constexpr DTypeSet kTypes{DType::kFloat16, DType::kBFloat16}, kInt32{DType::kInt32}, kScale{DType::kFloat32};
 constexpr DTypeSet kCaches = kTypes | DTypeSet{DType::kInt8, DType::kFloat8E4M3FN, DType::kUInt8};
-
-#define PAGED_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 enum In {
   kQuery,
@@ -152,8 +151,8 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
   Preparation Operands(OpContext& ctx, const TensorView& query) const {
     const TensorView key = ctx.Input(kKey), value = ctx.Input(kValue);
     const Shape& q = query.shape;
-    PAGED_CHECK(q.rank() == 2 && key.present == value.present,
-                "expected query [tokens, hidden] with key and value, or without both, got shape ", q);
+    NPU_OP_CHECK(kOp, q.rank() == 2 && key.present == value.present,
+                 "expected query [tokens, hidden] with key and value, or without both, got shape ", q);
     Preparation p{};
     p.tokens = q[0];
     p.size = HeadSize(kOp, "query", q[1], key ? heads_ : heads_ + 2 * key_heads_);
@@ -162,8 +161,8 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
     p.query = {query.as<const char>(), heads_, q[1]};
     const Shape wanted{q[0], key_heads_ * p.size};
     if (key) {
-      PAGED_CHECK(
-          key.shape == wanted && value.shape == wanted && key.dtype == query.dtype && value.dtype == query.dtype,
+      NPU_OP_CHECK(
+          kOp, key.shape == wanted && value.shape == wanted && key.dtype == query.dtype && value.dtype == query.dtype,
           "expected key and value of query's type and shape ", wanted, ", got ", key.shape, " and ", value.shape);
       p.key = {key.as<const char>(), key_heads_, wanted[1]};
       p.value = {value.as<const char>(), key_heads_, wanted[1]};
@@ -178,10 +177,11 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
   void SetCaches(OpContext& ctx, DType dtype, Preparation& p) const {
     const TensorView keys = ctx.Input(kKeyCache), values = ctx.Input(kValueCache);
     const Shape& s = keys.shape;
-    PAGED_CHECK(keys.dtype == dtype && values.dtype == dtype && s.rank() == 4 && s[1] > 0 && s[2] == key_heads_ &&
-                    s[3] == p.size && values.shape == s,
-                "expected key_cache and value_cache [pages, page rows, ", key_heads_, ", ", p.size, "] of ",
-                NameOf(dtype), ", got ", s, " and ", values.shape);
+    NPU_OP_CHECK(kOp,
+                 keys.dtype == dtype && values.dtype == dtype && s.rank() == 4 && s[1] > 0 && s[2] == key_heads_ &&
+                     s[3] == p.size && values.shape == s,
+                 "expected key_cache and value_cache [pages, page rows, ", key_heads_, ", ", p.size, "] of ",
+                 NameOf(dtype), ", got ", s, " and ", values.shape);
     p.pages = s[0];
     p.page_rows = s[1];
     const auto written = [&](size_t i, const TensorView& cache) {
@@ -199,21 +199,22 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
     p.starts = ReadHostInts(kOp, "cumulative_sequence_length", ctx.Input(kCumulative));
     p.past = ReadHostInts(kOp, "past_seqlens", ctx.Input(kPast));
     const auto count = static_cast<int64_t>(p.past.size());
-    PAGED_CHECK(p.starts.size() == p.past.size() + 1 && p.starts.front() == 0 && p.starts.back() == p.tokens,
-                "expected cumulative_sequence_length from 0 to ", p.tokens, " for ", count, " past_seqlens, got shape ",
-                ctx.Input(kCumulative).shape);
-    PAGED_CHECK(table.shape.rank() == 2 && table.shape[0] == count, "expected block_table [", count,
-                ", pages], got shape ", table.shape);
+    NPU_OP_CHECK(kOp, p.starts.size() == p.past.size() + 1 && p.starts.front() == 0 && p.starts.back() == p.tokens,
+                 "expected cumulative_sequence_length from 0 to ", p.tokens, " for ", count,
+                 " past_seqlens, got shape ", ctx.Input(kCumulative).shape);
+    NPU_OP_CHECK(kOp, table.shape.rank() == 2 && table.shape[0] == count, "expected block_table [", count,
+                 ", pages], got shape ", table.shape);
     p.table = table.as<const int32_t>();
     p.table_width = table.shape[1];
     const int64_t most = p.table_width * p.page_rows;
     for (size_t b = 0; b < p.past.size(); ++b) {
       const int64_t rows = p.starts[b + 1] - p.starts[b];
-      PAGED_CHECK(rows >= 0 && p.past[b] >= 0 && p.past[b] + rows <= most, "expected a sequence of 0 to ", most,
-                  " rows, as block_table has pages for, got ", p.past[b], " past and ", rows, " new ones");
+      NPU_OP_CHECK(kOp, rows >= 0 && p.past[b] >= 0 && p.past[b] + rows <= most, "expected a sequence of 0 to ", most,
+                   " rows, as block_table has pages for, got ", p.past[b], " past and ", rows, " new ones");
     }
     const Shape tokens{p.tokens};
-    PAGED_CHECK(!slots || slots.shape == tokens, "expected slot_mapping of shape ", tokens, ", got ", slots.shape);
+    NPU_OP_CHECK(kOp, !slots || slots.shape == tokens, "expected slot_mapping of shape ", tokens, ", got ",
+                 slots.shape);
     p.slots = slots ? slots.as<const int32_t>() : nullptr;
     p.positions = static_cast<int64_t*>(ctx.Workspace(BytesFor(DType::kInt64, p.tokens)));
   }
@@ -223,10 +224,11 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
     p.cosines = ctx.Input(kCos);
     p.sines = ctx.Input(kSin);
     const Shape& table = p.cosines.shape;
-    PAGED_CHECK(p.cosines && p.sines && table.rank() == 2 && table == p.sines.shape && p.cosines.dtype == dtype &&
-                    p.sines.dtype == dtype && table[1] > 0 && 2 * table[1] <= p.size,
-                "expected cos_cache and sin_cache [positions, at most ", p.size / 2, "] of query's type, got ", table,
-                " and ", p.sines.shape);
+    NPU_OP_CHECK(kOp,
+                 p.cosines && p.sines && table.rank() == 2 && table == p.sines.shape && p.cosines.dtype == dtype &&
+                     p.sines.dtype == dtype && table[1] > 0 && 2 * table[1] <= p.size,
+                 "expected cos_cache and sin_cache [positions, at most ", p.size / 2, "] of query's type, got ", table,
+                 " and ", p.sines.shape);
     const auto scratch = [&](int64_t heads) {
       return ctx.Workspace(BytesFor(dtype, Shape{p.tokens, heads, p.size}.Elements()));
     };
@@ -237,8 +239,8 @@ class PagedAttentionKernel final : public GroupedHeadsKernel {
   void SetSink(OpContext& ctx, Preparation& before, attention::Problem& p) const {
     before.sink = ctx.Input(kSink);
     if (!before.sink) return;
-    PAGED_CHECK(before.sink.shape == Shape{heads_} && before.sink.dtype == p.query_dtype,
-                "expected head_sink of query's type and shape [", heads_, "], got ", before.sink.shape);
+    NPU_OP_CHECK(kOp, before.sink.shape == Shape{heads_} && before.sink.dtype == p.query_dtype,
+                 "expected head_sink of query's type and shape [", heads_, "], got ", before.sink.shape);
     before.float_sink = static_cast<float*>(ctx.Workspace(static_cast<size_t>(heads_) * sizeof(float)));
     p.sink = before.float_sink;
   }

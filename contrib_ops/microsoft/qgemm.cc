@@ -4,6 +4,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "contrib_ops/microsoft/quantized_tensor.h"
 #include "ep/kernels/matmul/integer_product.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -11,8 +12,6 @@ namespace {
 
 constexpr const char* kOp = "QGemm";
 constexpr DTypeSet kFloat32{DType::kFloat32};
-
-#define QGEMM_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 enum In { kA, kAScale, kAPoint, kB, kBScale, kBPoint, kC, kYScale, kYPoint };
 
@@ -70,21 +69,22 @@ class QGemmKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(kA), b = packed_ ? weight_ : ctx.Input(kB), c = ctx.Input(kC);
-    QGEMM_CHECK(a.shape.rank() == 2 && b.shape.rank() == 2, "expected matrices A and B, got ", a.shape, " and ",
-                b.shape);
+    NPU_OP_CHECK(kOp, a.shape.rank() == 2 && b.shape.rank() == 2, "expected matrices A and B, got ", a.shape, " and ",
+                 b.shape);
     const gemm::Matrix left = View(a, turn_a_), right = View(b, turn_b_);
-    QGEMM_CHECK(left.columns == right.rows, "expected as many columns of A as rows of B, got ", a.shape,
-                turn_a_ ? " transposed and " : " and ", b.shape, turn_b_ ? " transposed" : "");
+    NPU_OP_CHECK(kOp, left.columns == right.rows, "expected as many columns of A as rows of B, got ", a.shape,
+                 turn_a_ ? " transposed and " : " and ", b.shape, turn_b_ ? " transposed" : "");
     const int64_t rows = left.rows, columns = right.columns;
     const TensorView a_scale = ctx.Input(kAScale), b_scale = ctx.Input(kBScale), point = ctx.Input(kYPoint);
     const Shape per_column{columns};
-    QGEMM_CHECK(a_scale.elements() == 1 && (b_scale.elements() == 1 || b_scale.shape == per_column),
-                "expected one a_scale and one b_scale or ", per_column, ", got shapes ", a_scale.shape, " and ",
-                b_scale.shape);
-    QGEMM_CHECK(ctx.Input(kAPoint).elements() == 1, "expected one a_zero_point, got shape ", ctx.Input(kAPoint).shape);
+    NPU_OP_CHECK(kOp, a_scale.elements() == 1 && (b_scale.elements() == 1 || b_scale.shape == per_column),
+                 "expected one a_scale and one b_scale or ", per_column, ", got shapes ", a_scale.shape, " and ",
+                 b_scale.shape);
+    NPU_OP_CHECK(kOp, ctx.Input(kAPoint).elements() == 1, "expected one a_zero_point, got shape ",
+                 ctx.Input(kAPoint).shape);
     const ZeroPoints a_zero(ctx, kOp, "a_zero_point", ctx.Input(kAPoint), a, rows, false);
     const ZeroPoints b_zero(ctx, kOp, "b_zero_point", ctx.Input(kBPoint), b, columns, true);
-    QGEMM_CHECK(ctx.Input(kYScale).present == point.present, "expected both y_scale and y_zero_point, or none");
+    NPU_OP_CHECK(kOp, ctx.Input(kYScale).present == point.present, "expected both y_scale and y_zero_point, or none");
     Finish finish{.sums = nullptr,
                   .rows = rows,
                   .columns = columns,
@@ -124,8 +124,8 @@ class QGemmKernel final : public Kernel {
   static void SetC(const Shape& c, Finish& finish) {
     const int rank = c.rank();
     const int64_t columns = rank >= 1 ? c[rank - 1] : 1, rows = rank == 2 ? c[0] : 1;
-    QGEMM_CHECK(rank <= 2 && (columns == finish.columns || columns == 1) && (rows == finish.rows || rows == 1),
-                "expected C to broadcast to [", finish.rows, ", ", finish.columns, "], got ", c);
+    NPU_OP_CHECK(kOp, rank <= 2 && (columns == finish.columns || columns == 1) && (rows == finish.rows || rows == 1),
+                 "expected C to broadcast to [", finish.rows, ", ", finish.columns, "], got ", c);
     finish.c_row = rows == 1 ? 0 : columns;
     finish.c_column = columns == 1 ? 0 : 1;
   }

@@ -95,35 +95,38 @@ void ReduceBags(const Bags& bags, const BagData<T>& data) {
   });
 }
 
-#define BAG_CHECK(condition, ...) NPU_CHECK(condition, "[embedding_bag] expected ", __VA_ARGS__)
-
 class EmbeddingBagKernel : public Kernel {
  public:
   explicit EmbeddingBagKernel(const KernelInfo& info)
       : mode_(static_cast<BagMode>(info.attributes.Int("mode"))),
         closed_(info.attributes.Bool("include_last_offset")),
         padding_(info.attributes.Int("padding_idx")) {
-    BAG_CHECK(mode_ >= BagMode::kSum && mode_ <= BagMode::kMax, "mode 0, 1 or 2, got ", info.attributes.Int("mode"));
+    NPU_CHECK(mode_ >= BagMode::kSum && mode_ <= BagMode::kMax, "[embedding_bag] expected mode 0, 1 or 2, got ",
+              info.attributes.Int("mode"));
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView weight = ctx.Input(0), indices = ctx.Input(1), offsets = ctx.Input(2), factors = ctx.Input(3);
-    BAG_CHECK(weight && weight.shape.rank() == 2, "a weight of two dimensions, got ", weight.shape);
+    NPU_CHECK(weight && weight.shape.rank() == 2, "[embedding_bag] expected a weight of two dimensions, got ",
+              weight.shape);
     for (const TensorView& t : {indices, offsets})
-      BAG_CHECK(t && t.dtype == DType::kInt64 && t.shape.rank() == 1, "lists of int64 indices and offsets, got ",
-                NameOf(t.dtype), " of ", t.shape);
-    BAG_CHECK(!factors || (factors.dtype == weight.dtype && factors.shape == indices.shape),
-              "per_sample_weights of the weight's dtype and of shape ", indices.shape, ", got ", NameOf(factors.dtype),
-              " of ", factors.shape);
-    BAG_CHECK(!factors || mode_ == BagMode::kSum, "per_sample_weights with mode 0, the sum, only");
-    BAG_CHECK(!closed_ || offsets.elements() > 0, "at least one offset, which ends the last bag");
-    BAG_CHECK(offsets.elements() > 0 || indices.elements() == 0, "offsets for ", indices.elements(), " indices");
+      NPU_CHECK(t && t.dtype == DType::kInt64 && t.shape.rank() == 1,
+                "[embedding_bag] expected lists of int64 indices and offsets, got ", NameOf(t.dtype), " of ", t.shape);
+    NPU_CHECK(!factors || (factors.dtype == weight.dtype && factors.shape == indices.shape),
+              "[embedding_bag] expected per_sample_weights of the weight's dtype and of shape ", indices.shape,
+              ", got ", NameOf(factors.dtype), " of ", factors.shape);
+    NPU_CHECK(!factors || mode_ == BagMode::kSum,
+              "[embedding_bag] expected per_sample_weights with mode 0, the sum, only");
+    NPU_CHECK(!closed_ || offsets.elements() > 0,
+              "[embedding_bag] expected at least one offset, which ends the last bag");
+    NPU_CHECK(offsets.elements() > 0 || indices.elements() == 0, "[embedding_bag] expected offsets for ",
+              indices.elements(), " indices");
     const int64_t count = offsets.elements() - (closed_ ? 1 : 0), width = weight.shape[1];
     const TensorView out = ctx.Output(0, weight.dtype, {count, width});
     const TensorView bag_of = ctx.Output(1, DType::kInt64, indices.shape);
     const TensorView sizes = ctx.Output(2, DType::kInt64, {count});
     const TensorView best = ctx.Output(3, DType::kInt64, {mode_ == BagMode::kMax ? count : 0, width});
-    BAG_CHECK(out && bag_of && sizes && best, "the four outputs to be asked for together");
+    NPU_CHECK(out && bag_of && sizes && best, "[embedding_bag] expected the four outputs to be asked for together");
     const CheckedNumbers row("embedding_bag", "an index", indices.as<const int64_t>(), 0, weight.shape[0]);
     const Bags bags{count, width, indices.elements(), padding_, mode_, closed_, row, offsets.as<const int64_t>()};
     DispatchTypes("embedding_bag", weight.dtype, FloatTypes{}, [&](auto type) {

@@ -10,6 +10,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu::ctc {
@@ -53,8 +54,6 @@ struct Problem {
   Shape AlphaShape() const { return {batch, times, states}; }
 };
 
-#define CTC_CHECK(condition, ...) NPU_CHECK(condition, "[", op, "] expected ", __VA_ARGS__)
-
 inline Problem::Problem(const char* op_name, int64_t blank_label, const TensorView& probs,
                         const TensorView& labels_of_all, const TensorView& inputs, const TensorView& lengths)
     : op(op_name),
@@ -63,21 +62,23 @@ inline Problem::Problem(const char* op_name, int64_t blank_label, const TensorVi
       target_lengths(ReadHostInts(op, "target_lengths", lengths)),
       log_probs(probs),
       targets(labels_of_all) {
-  CTC_CHECK(log_probs && log_probs.shape.rank() == 3, "log_probs of shape [T, N, C], got ", log_probs.shape);
+  NPU_OP_CHECK(op, log_probs && log_probs.shape.rank() == 3, "expected log_probs of shape [T, N, C], got ",
+               log_probs.shape);
   times = log_probs.shape[0], batch = log_probs.shape[1], labels = log_probs.shape[2];
   const Shape& shape = targets.shape;
   const bool padded = shape.rank() == 2;
-  CTC_CHECK(targets && targets.dtype == DType::kInt64 && (shape.rank() == 1 || (padded && shape[0] == batch)),
-            "targets of int64 and of shape [N, S] or one behind the other, got ", NameOf(targets.dtype), " of ", shape);
-  CTC_CHECK(blank >= 0 && blank < labels, "a blank in [0, ", labels, "), got ", blank);
+  NPU_OP_CHECK(op, targets && targets.dtype == DType::kInt64 && (shape.rank() == 1 || (padded && shape[0] == batch)),
+               "expected targets of int64 and of shape [N, S] or one behind the other, got ", NameOf(targets.dtype),
+               " of ", shape);
+  NPU_OP_CHECK(op, blank >= 0 && blank < labels, "expected a blank in [0, ", labels, "), got ", blank);
   for (const std::vector<int64_t>* list : {&input_lengths, &target_lengths})
-    CTC_CHECK(static_cast<int64_t>(list->size()) == batch, batch, " lengths, got ", list->size());
+    NPU_OP_CHECK(op, static_cast<int64_t>(list->size()) == batch, "expected ", batch, " lengths, got ", list->size());
   int64_t end = 0;
   for (size_t b = 0; b < input_lengths.size(); ++b) {
     const int64_t length = target_lengths[b], room = padded ? shape[1] : shape[0] - end;
-    CTC_CHECK(input_lengths[b] >= 0 && input_lengths[b] <= times, "input_lengths in [0, ", times, "], got ",
-              input_lengths[b]);
-    CTC_CHECK(length >= 0 && length <= room, "target_lengths in [0, ", room, "], got ", length);
+    NPU_OP_CHECK(op, input_lengths[b] >= 0 && input_lengths[b] <= times, "expected input_lengths in [0, ", times,
+                 "], got ", input_lengths[b]);
+    NPU_OP_CHECK(op, length >= 0 && length <= room, "expected target_lengths in [0, ", room, "], got ", length);
     offsets.push_back(padded ? static_cast<int64_t>(b) * shape[1] : end);
     end += length;
     states = std::max(states, 2 * length + 1);

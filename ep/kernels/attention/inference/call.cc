@@ -5,7 +5,7 @@
 namespace npu::attention {
 
 Problem InferenceCall::MakeProblem() {
-  NPU_INFERENCE_CHECK(in_.query && in_.key && in_.value, "expected the tensors query, key and value");
+  NPU_OP_CHECK(a_.op, in_.query && in_.key && in_.value, "expected the tensors query, key and value");
   p_.op = a_.op;
   p_.heads = a_.heads;
   p_.key_heads = a_.key_heads;
@@ -18,7 +18,7 @@ Problem InferenceCall::MakeProblem() {
   using Decode = InferenceAttributes::Decode;
   const bool single = q_.rows == 1 && !packed() && p_.rope_size == 0;
   decode_ = a_.decode == Decode::kAlways || (a_.decode == Decode::kSingleRow && single);
-  NPU_INFERENCE_CHECK(a_.decode != Decode::kAlways || q_.rows == 1, "expected one query row, got ", q_.rows);
+  NPU_OP_CHECK(a_.op, a_.decode != Decode::kAlways || q_.rows == 1, "expected one query row, got ", q_.rows);
   SetOutput();
   SetMask();
   SetBias();
@@ -43,19 +43,19 @@ void InferenceCall::CheckTypes() {
                  {a_.value_scale_name, in_.dequant_scale2}};
   const bool integers = query == DType::kInt8;
   if (quantised() && !integers) {
-    NPU_INFERENCE_CHECK(key == value && (key == DType::kInt8 || key == DType::kInt32),
-                        "expected key and value of int8, or of int32 that hold int4, with antiquant scales, got ",
-                        NameOf(key), " and ", NameOf(value));
+    NPU_OP_CHECK(a_.op, key == value && (key == DType::kInt8 || key == DType::kInt32),
+                 "expected key and value of int8, or of int32 that hold int4, with antiquant scales, got ", NameOf(key),
+                 " and ", NameOf(value));
   } else {
-    NPU_INFERENCE_CHECK(key == query && value == query, "expected query, key and value of one dtype, got ",
-                        NameOf(query), ", ", NameOf(key), " and ", NameOf(value));
+    NPU_OP_CHECK(a_.op, key == query && value == query, "expected query, key and value of one dtype, got ",
+                 NameOf(query), ", ", NameOf(key), " and ", NameOf(value));
   }
   for (const auto& x : scalars) {
-    NPU_INFERENCE_CHECK(bool(x.tensor) == integers, "expected ", integers ? "" : "no ", x.name, " with query ",
-                        NameOf(query), ", got ", integers ? "none" : x.tensor.shape.ToString());
+    NPU_OP_CHECK(a_.op, bool(x.tensor) == integers, "expected ", integers ? "" : "no ", x.name, " with query ",
+                 NameOf(query), ", got ", integers ? "none" : x.tensor.shape.ToString());
   }
   for (const auto& x : antiquant) {
-    NPU_INFERENCE_CHECK(!integers || !x.tensor, "expected no ", x.name, " with query int8, got ", x.tensor.shape);
+    NPU_OP_CHECK(a_.op, !integers || !x.tensor, "expected no ", x.name, " with query int8, got ", x.tensor.shape);
   }
   p_.query_dtype = query;
   const DType floats = in_.query_rope ? in_.query_rope.dtype : DType::kFloat16;
@@ -77,11 +77,11 @@ void InferenceCall::CheckCombination() const {
                                                              ScalesTokens(a_.value_antiquant_mode));
   parts.cache_in_pieces = paged() && (in_.key.shape.rank() == 5 || in_.value.shape.rank() == 5);
   const std::string conflict = parts.Conflict();
-  NPU_INFERENCE_CHECK(conflict.empty(), conflict);
+  NPU_OP_CHECK(a_.op, conflict.empty(), conflict);
 }
 
 DeviceScalar InferenceCall::Scalar(const char* name, const TensorView& t) const {
-  NPU_INFERENCE_CHECK(t.elements() == 1, "expected ", name, " with one element, got ", t.shape);
+  NPU_OP_CHECK(a_.op, t.elements() == 1, "expected ", name, " with one element, got ", t.shape);
   return {t.data, t.dtype};
 }
 
@@ -91,15 +91,15 @@ void InferenceCall::SetOutput() {
   p_.lse_head_stride = packed() ? 1 : q_.rows;
   p_.lse_row_stride = packed() ? a_.heads : 1;
   const TensorView &scale = in_.quant_scale2, &offset = in_.quant_offset2;
-  NPU_INFERENCE_CHECK(scale || !offset, "expected quant_scale2 with quant_offset2, got none");
+  NPU_OP_CHECK(a_.op, scale || !offset, "expected quant_scale2 with quant_offset2, got none");
   if (!scale) return;
   const int64_t columns = Shape{a_.heads, p_.value_size}.Elements();
-  NPU_INFERENCE_CHECK(scale.elements() == 1 || scale.elements() == columns, "expected quant_scale2 with 1 or ", columns,
-                      " elements, got ", scale.shape);
+  NPU_OP_CHECK(a_.op, scale.elements() == 1 || scale.elements() == columns, "expected quant_scale2 with 1 or ", columns,
+               " elements, got ", scale.shape);
   if (offset) {
-    NPU_INFERENCE_CHECK(offset.dtype == scale.dtype && offset.elements() == scale.elements(),
-                        "expected quant_offset2 like quant_scale2, ", NameOf(scale.dtype), " ", scale.shape, ", got ",
-                        NameOf(offset.dtype), " ", offset.shape);
+    NPU_OP_CHECK(a_.op, offset.dtype == scale.dtype && offset.elements() == scale.elements(),
+                 "expected quant_offset2 like quant_scale2, ", NameOf(scale.dtype), " ", scale.shape, ", got ",
+                 NameOf(offset.dtype), " ", offset.shape);
   }
   p_.output_dtype = DType::kInt8;
   p_.output_scale = scale.data;

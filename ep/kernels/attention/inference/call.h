@@ -7,8 +7,7 @@
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/layout.h"
 #include "ep/kernels/attention/inference/inference.h"
-
-#define NPU_INFERENCE_CHECK(condition, ...) NPU_CHECK(condition, "[", a_.op, "] ", __VA_ARGS__)
+#include "ep/kernels/op_check.h"
 
 namespace npu::attention {
 

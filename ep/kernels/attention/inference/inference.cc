@@ -25,14 +25,14 @@ InferenceLauncher::InferenceLauncher(const KernelInfo& info, InferenceAttributes
     for (const char* name : a_.layouts) names += (names.empty() ? "" : ", ") + std::string(name);
     Fail(ErrorCode::kInvalidArgument, "[", a_.op, "] expected input_layout ", names, ", got '", a_.layout, "'");
   }
-  NPU_INFERENCE_CHECK(a_.heads >= 1 && a_.heads <= INT32_MAX, "expected num_heads in [1, ", INT32_MAX, "], got ",
-                      a_.heads);
-  NPU_INFERENCE_CHECK(a_.key_heads >= 0, "expected num_key_value_heads >= 0, got ", a_.key_heads);
+  NPU_OP_CHECK(a_.op, a_.heads >= 1 && a_.heads <= INT32_MAX, "expected num_heads in [1, ", INT32_MAX, "], got ",
+               a_.heads);
+  NPU_OP_CHECK(a_.op, a_.key_heads >= 0, "expected num_key_value_heads >= 0, got ", a_.key_heads);
   if (a_.key_heads == 0) a_.key_heads = a_.heads;
-  NPU_INFERENCE_CHECK(a_.heads % a_.key_heads == 0, "expected num_key_value_heads to divide num_heads ", a_.heads,
-                      ", got ", a_.key_heads);
-  NPU_INFERENCE_CHECK(a_.sparse_mode >= 0 && a_.sparse_mode <= 4, "expected sparse_mode 0, 1, 2, 3 or 4, got ",
-                      a_.sparse_mode);
+  NPU_OP_CHECK(a_.op, a_.heads % a_.key_heads == 0, "expected num_key_value_heads to divide num_heads ", a_.heads,
+               ", got ", a_.key_heads);
+  NPU_OP_CHECK(a_.op, a_.sparse_mode >= 0 && a_.sparse_mode <= 4, "expected sparse_mode 0, 1, 2, 3 or 4, got ",
+               a_.sparse_mode);
   a_.pre_tokens = std::clamp(a_.pre_tokens, -kUnbounded, kUnbounded);
   a_.next_tokens = std::clamp(a_.next_tokens, -kUnbounded, kUnbounded);
 }
@@ -40,7 +40,7 @@ InferenceLauncher::InferenceLauncher(const KernelInfo& info, InferenceAttributes
 void InferenceLauncher::Launch(OpContext& ctx, InferenceInputs inputs,
                                const std::function<Outputs(DType, const InferenceCall&)>& allocate,
                                std::function<void()> before) const {
-  NPU_CHECK(!inputs.padding_mask, "[", attributes_.op, "] expected no padding_mask: the argument is reserved");
+  NPU_OP_CHECK(attributes_.op, !inputs.padding_mask, "expected no padding_mask: the argument is reserved");
   InferenceCall call(attributes_, *layout_, std::move(inputs));
   Problem problem = call.MakeProblem();
   if (!late_) problem.sequences = call.MakeSequences();

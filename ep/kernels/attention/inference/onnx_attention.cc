@@ -13,6 +13,7 @@
 #include "ep/kernels/attention/core/layout.h"
 #include "ep/kernels/attention/core/scores.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -33,8 +34,6 @@ constexpr int64_t kMaskGrain = 65536;
 // The core multiplies a bias with log2(e), which must not overflow: a row that finite numbers hide as a whole is the
 // mean of its values.
 constexpr float kLowestBias = std::numeric_limits<float>::lowest() / 2;
-
-#define ATTENTION_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 // What is enqueued before the attention.
 struct Preparation {
@@ -74,15 +73,15 @@ struct Mask {
   Mask(const TensorView& given, const Axes& q, int64_t keys, bool may_be_shorter) : tensor(given) {
     if (!given) return;
     const Shape& shape = given.shape;
-    ATTENTION_CHECK(shape.rank() >= 2 && shape.rank() <= 4, "expected attn_mask of 2 to 4 dimensions, got ", shape);
+    NPU_OP_CHECK(kOp, shape.rank() >= 2 && shape.rank() <= 4, "expected attn_mask of 2 to 4 dimensions, got ", shape);
     columns = shape.back();
-    ATTENTION_CHECK(columns == keys || (may_be_shorter && columns < keys),
-                    "expected attn_mask with a column for each of ", keys, " keys, got ", shape);
+    NPU_OP_CHECK(kOp, columns == keys || (may_be_shorter && columns < keys),
+                 "expected attn_mask with a column for each of ", keys, " keys, got ", shape);
     const int64_t wanted[] = {q.batch, q.heads, q.rows};
     int64_t* strides[] = {&batch_stride, &head_stride, &row_stride};
     for (int d = shape.rank() - 2, axis = 2; d >= 0; --d, --axis) {
-      ATTENTION_CHECK(shape[d] == 1 || shape[d] == wanted[axis], "expected attn_mask that broadcasts to [", q.batch,
-                      ", ", q.heads, ", ", q.rows, ", ", keys, "], got ", shape);
+      NPU_OP_CHECK(kOp, shape[d] == 1 || shape[d] == wanted[axis], "expected attn_mask that broadcasts to [", q.batch,
+                   ", ", q.heads, ", ", q.rows, ", ", keys, "], got ", shape);
       if (shape[d] != 1) *strides[axis] = shape.Elements(d + 1, shape.rank());
     }
   }
@@ -99,9 +98,9 @@ class AttentionKernel final : public Kernel {
         left_window_(ReadWindow(info, "left_window_size")),
         right_window_(ReadWindow(info, "right_window_size")) {
     const int64_t stage = info.attributes.Int("qk_matmul_output_mode");
-    ATTENTION_CHECK(stage >= 0 && stage <= 3, "expected qk_matmul_output_mode from 0 to 3, got ", stage);
+    NPU_OP_CHECK(kOp, stage >= 0 && stage <= 3, "expected qk_matmul_output_mode from 0 to 3, got ", stage);
     stage_ = static_cast<ScoreStage>(stage);
-    ATTENTION_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
+    NPU_OP_CHECK(kOp, softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
     if (info.attributes.Has("scale")) scale_ = info.attributes.Float("scale");
     if (info.attributes.Has("q_num_heads")) query_heads_ = info.attributes.Int("q_num_heads");
     if (info.attributes.Has("kv_num_heads")) key_heads_ = info.attributes.Int("kv_num_heads");
@@ -114,7 +113,7 @@ class AttentionKernel final : public Kernel {
     const Axes q = AxesOf("Q", query, form, query_heads_);
     Axes k = AxesOf("K", ctx.Input(1), form, key_heads_), v = AxesOf("V", ctx.Input(2), form, key_heads_);
     CheckOperands(q, k, v);
-    ATTENTION_CHECK(past_key.present == past_value.present, "expected both past_key and past_value, or none");
+    NPU_OP_CHECK(kOp, past_key.present == past_value.present, "expected both past_key and past_value, or none");
 
     Problem p;
     p.op = kOp;
@@ -155,31 +154,31 @@ class AttentionKernel final : public Kernel {
   // The number of keys beside a query's own that it sees, or kUnbounded.
   static int64_t ReadWindow(const KernelInfo& info, const char* name) {
     const int64_t size = info.attributes.Int(name, -1);
-    ATTENTION_CHECK(size >= -1, "expected ", name, " of -1 (no bound), 0 or more, got ", size);
+    NPU_OP_CHECK(kOp, size >= -1, "expected ", name, " of -1 (no bound), 0 or more, got ", size);
     return size < 0 ? attention::kUnbounded : std::min(size, attention::kUnbounded);
   }
 
   static Axes AxesOf(const char* name, const TensorView& t, Form form, const std::optional<int64_t>& heads) {
-    ATTENTION_CHECK(t.shape.rank() == (form == Form::kBSH ? 3 : 4), "expected Q, K and V of 3 or of 4 dimensions, got ",
-                    name, " ", t.shape);
+    NPU_OP_CHECK(kOp, t.shape.rank() == (form == Form::kBSH ? 3 : 4),
+                 "expected Q, K and V of 3 or of 4 dimensions, got ", name, " ", t.shape);
     if (form == Form::kBSH) {
-      ATTENTION_CHECK(heads && *heads > 0 && t.shape[2] % *heads == 0,
-                      "expected q_num_heads and kv_num_heads that divide the last dimension of ", name, ", got ",
-                      heads.value_or(0), " for ", t.shape);
+      NPU_OP_CHECK(kOp, heads && *heads > 0 && t.shape[2] % *heads == 0,
+                   "expected q_num_heads and kv_num_heads that divide the last dimension of ", name, ", got ",
+                   heads.value_or(0), " for ", t.shape);
     }
     return attention::AxesOf(t.shape, form, heads.value_or(0));
   }
 
   static void CheckOperands(const Axes& q, const Axes& k, const Axes& v) {
-    ATTENTION_CHECK(
-        k.batch == q.batch && v.batch == q.batch && k.heads == v.heads && k.rows == v.rows && k.size == q.size,
+    NPU_OP_CHECK(
+        kOp, k.batch == q.batch && v.batch == q.batch && k.heads == v.heads && k.rows == v.rows && k.size == q.size,
         "expected Q [B, N, Sq, D], K [B, Nkv, T, D] and V [B, Nkv, T, Dv], got heads ", q.heads, ", ", k.heads, ", ",
         v.heads, ", rows ", q.rows, ", ", k.rows, ", ", v.rows, " and sizes ", q.size, ", ", k.size, ", ", v.size);
-    ATTENTION_CHECK(k.heads >= 1 && q.heads % k.heads == 0, "expected the heads of K to divide those of Q, got ",
-                    k.heads, " and ", q.heads);
+    NPU_OP_CHECK(kOp, k.heads >= 1 && q.heads % k.heads == 0, "expected the heads of K to divide those of Q, got ",
+                 k.heads, " and ", q.heads);
     for (const int64_t size : {q.size, v.size})
-      ATTENTION_CHECK(size >= 1 && size <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, ", got ",
-                      size);
+      NPU_OP_CHECK(kOp, size >= 1 && size <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, ", got ",
+                   size);
   }
 
   static int64_t PastRows(const TensorView& keys, const Axes& k, const TensorView& values, const Axes& v) {
@@ -187,9 +186,9 @@ class AttentionKernel final : public Kernel {
       const Shape& s = past.shape;
       return s.rank() == 4 && s[0] == axes.batch && s[1] == axes.heads && s[3] == axes.size;
     };
-    ATTENTION_CHECK(fits(keys, k) && fits(values, v) && keys.shape[2] == values.shape[2],
-                    "expected past_key and past_value [B, Nkv, P, D] like K and V, got ", keys.shape, " and ",
-                    values.shape);
+    NPU_OP_CHECK(kOp, fits(keys, k) && fits(values, v) && keys.shape[2] == values.shape[2],
+                 "expected past_key and past_value [B, Nkv, P, D] like K and V, got ", keys.shape, " and ",
+                 values.shape);
     return keys.shape[2];
   }
 
@@ -198,7 +197,7 @@ class AttentionKernel final : public Kernel {
                 Axes& axes, std::optional<AppendedRows>& rows) const {
     const Shape shape{axes.batch, axes.heads, past_rows + axes.rows, axes.size};
     const TensorView present = ctx.Output(i, added.dtype, shape);
-    ATTENTION_CHECK(shape[2] < INT32_MAX, "expected fewer than 2^31 - 1 keys, got ", shape[2]);
+    NPU_OP_CHECK(kOp, shape[2] < INT32_MAX, "expected fewer than 2^31 - 1 keys, got ", shape[2]);
     if (!past && !present) return RowsOf(axes, added.data);
     void* all = present ? present.data : ctx.Workspace(BytesFor(added.dtype, shape.Elements()));
     rows = {kOp, added.dtype, added.data, axes, nullptr, all, shape[2], past.data, past_rows, past_rows};
@@ -236,8 +235,8 @@ class AttentionKernel final : public Kernel {
   void AddSequences(const TensorView& given, const Axes& q, const Axes& k, const Axes& v, int64_t past,
                     const Mask& mask, Problem& p) const {
     const std::vector<int64_t> lengths = given ? ReadHostInts(kOp, "nonpad_kv_seqlen", given) : std::vector<int64_t>();
-    ATTENTION_CHECK(!given || static_cast<int64_t>(lengths.size()) == q.batch, "expected nonpad_kv_seqlen of shape [",
-                    q.batch, "], got ", given.shape);
+    NPU_OP_CHECK(kOp, !given || static_cast<int64_t>(lengths.size()) == q.batch, "expected nonpad_kv_seqlen of shape [",
+                 q.batch, "], got ", given.shape);
     for (int64_t b = 0; b < q.batch; ++b) {
       Sequence s;
       s.query_rows = s.query_len = q.rows;
@@ -245,9 +244,9 @@ class AttentionKernel final : public Kernel {
       int64_t offset = past;
       if (given) {
         const int64_t length = lengths[static_cast<size_t>(b)];
-        ATTENTION_CHECK(length >= 0 && length <= (mask.tensor ? mask.columns : k.rows),
-                        "expected nonpad_kv_seqlen from 0 to the number of keys, ", mask.tensor ? mask.columns : k.rows,
-                        ", got ", length);
+        NPU_OP_CHECK(kOp, length >= 0 && length <= (mask.tensor ? mask.columns : k.rows),
+                     "expected nonpad_kv_seqlen from 0 to the number of keys, ", mask.tensor ? mask.columns : k.rows,
+                     ", got ", length);
         s.key_len = length;
         offset = length - q.rows;
       }

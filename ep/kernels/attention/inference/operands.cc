@@ -17,9 +17,9 @@ void InferenceCall::SetOperands() {
   }
   const int64_t key_size = HeadSize("key", in_.key, k_);
   p_.value_size = HeadSize("value", in_.value, v_);
-  NPU_INFERENCE_CHECK(key_size == p_.head_size, "expected key of query's head size ", p_.head_size, ", got ", key_size);
-  NPU_INFERENCE_CHECK(v_.rows == k_.rows, "expected value of key's sequence length ", k_.rows, ", got ", v_.rows);
-  NPU_INFERENCE_CHECK(v_.pages == k_.pages, "expected value of key's ", k_.pages, " blocks, got ", v_.pages);
+  NPU_OP_CHECK(a_.op, key_size == p_.head_size, "expected key of query's head size ", p_.head_size, ", got ", key_size);
+  NPU_OP_CHECK(a_.op, v_.rows == k_.rows, "expected value of key's sequence length ", k_.rows, ", got ", v_.rows);
+  NPU_OP_CHECK(a_.op, v_.pages == k_.pages, "expected value of key's ", k_.pages, " blocks, got ", v_.pages);
   if (paged()) {
     p_.pages = {in_.block_table.as<const int32_t>(), in_.block_table.shape[1], a_.block_size, k_.pages};
   }
@@ -31,21 +31,21 @@ void InferenceCall::SetOperands() {
 
 Axes InferenceCall::Operand(const char* name, const TensorView& t, int64_t heads) const {
   const Form form = layout_.input;
-  NPU_INFERENCE_CHECK(t.shape.rank() == RankOf(form), "expected ", name, " of shape ", AxesText(form),
-                      " for input_layout ", layout_.name, ", got ", t.shape);
+  NPU_OP_CHECK(a_.op, t.shape.rank() == RankOf(form), "expected ", name, " of shape ", AxesText(form),
+               " for input_layout ", layout_.name, ", got ", t.shape);
   if (JoinsHeads(form)) {
-    NPU_INFERENCE_CHECK(t.shape.back() % heads == 0, "expected the last axis of ", name, " to be a multiple of its ",
-                        heads, " heads, got ", t.shape.back());
+    NPU_OP_CHECK(a_.op, t.shape.back() % heads == 0, "expected the last axis of ", name, " to be a multiple of its ",
+                 heads, " heads, got ", t.shape.back());
   }
   const Axes axes = AxesOf(t.shape, form, heads);
-  NPU_INFERENCE_CHECK(axes.heads == heads, "expected ", heads, " heads in ", name, ", got ", axes.heads);
+  NPU_OP_CHECK(a_.op, axes.heads == heads, "expected ", heads, " heads in ", name, ", got ", axes.heads);
   return axes;
 }
 
 int64_t InferenceCall::HeadSize(const char* name, const TensorView& t, const Axes& axes) const {
   const int64_t size = t.dtype == DType::kInt32 ? Shape{axes.size, 8}.Elements() : axes.size;
-  NPU_INFERENCE_CHECK(size >= 1 && size <= kMaxCacheHeadSize, "expected a head size from 1 to ", kMaxCacheHeadSize,
-                      " in ", name, ", got ", size);
+  NPU_OP_CHECK(a_.op, size >= 1 && size <= kMaxCacheHeadSize, "expected a head size from 1 to ", kMaxCacheHeadSize,
+               " in ", name, ", got ", size);
   return size;
 }
 
@@ -58,10 +58,10 @@ InferenceCall::Cache InferenceCall::CacheOperand(const char* name, const TensorV
     c.rows = Shape{in_.block_table.shape[1], a_.block_size}.Elements();
   } else {
     static_cast<Axes&>(c) = Operand(name, t, a_.key_heads);
-    NPU_INFERENCE_CHECK(packed() || c.batch == q_.batch, "expected ", name, " of query's batch size ", q_.batch,
-                        ", got ", c.batch);
+    NPU_OP_CHECK(a_.op, packed() || c.batch == q_.batch, "expected ", name, " of query's batch size ", q_.batch,
+                 ", got ", c.batch);
   }
-  NPU_INFERENCE_CHECK(c.rows < INT32_MAX, "expected a sequence shorter than 2^31 - 1 in ", name, ", got ", c.rows);
+  NPU_OP_CHECK(a_.op, c.rows < INT32_MAX, "expected a sequence shorter than 2^31 - 1 in ", name, ", got ", c.rows);
   rows.data = t.data;
   rows.head_stride = c.head_stride;
   rows.row_stride = c.row_stride;
@@ -72,21 +72,21 @@ InferenceCall::Cache InferenceCall::CacheOperand(const char* name, const TensorV
 // The pages are the batch in the sense of AxesOf.
 Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRows& rows) const {
   const TensorView& table = in_.block_table;
-  NPU_INFERENCE_CHECK(
-      table.dtype == DType::kInt32 && table.shape.rank() == 2 && (packed() || table.shape[0] == q_.batch),
+  NPU_OP_CHECK(
+      a_.op, table.dtype == DType::kInt32 && table.shape.rank() == 2 && (packed() || table.shape[0] == q_.batch),
       "expected block_table int32 of shape [B, blocks of a sequence], got ", NameOf(table.dtype), " ", table.shape);
-  NPU_INFERENCE_CHECK(a_.block_size >= 1, "expected block_size >= 1 with block_table, got ", a_.block_size);
+  NPU_OP_CHECK(a_.op, a_.block_size >= 1, "expected block_size >= 1 with block_table, got ", a_.block_size);
   const Shape& shape = t.shape;
   const int rank = shape.rank();
-  NPU_INFERENCE_CHECK(rank >= 3 && rank <= 5, "expected ", name,
-                      " with block_table of shape [blocks, block_size, N*D], [blocks, N, block_size, D] or "
-                      "[blocks, N, D/16, block_size, 16], got ",
-                      shape);
+  NPU_OP_CHECK(a_.op, rank >= 3 && rank <= 5, "expected ", name,
+               " with block_table of shape [blocks, block_size, N*D], [blocks, N, block_size, D] or "
+               "[blocks, N, D/16, block_size, 16], got ",
+               shape);
   const int64_t found = shape[rank == 3 ? 1 : rank - 2];
-  NPU_INFERENCE_CHECK(found == a_.block_size, "expected blocks of block_size ", a_.block_size, " rows in ", name,
-                      ", got shape ", shape);
-  NPU_INFERENCE_CHECK(rank == 3 ? shape[2] % a_.key_heads == 0 : shape[1] == a_.key_heads, "expected ", a_.key_heads,
-                      " heads in ", name, ", got shape ", shape);
+  NPU_OP_CHECK(a_.op, found == a_.block_size, "expected blocks of block_size ", a_.block_size, " rows in ", name,
+               ", got shape ", shape);
+  NPU_OP_CHECK(a_.op, rank == 3 ? shape[2] % a_.key_heads == 0 : shape[1] == a_.key_heads, "expected ", a_.key_heads,
+               " heads in ", name, ", got shape ", shape);
   if (rank == 3) return AxesOf(shape, Form::kBSH, a_.key_heads);
   if (rank == 4) return AxesOf(shape, Form::kBNSD, a_.key_heads);
   // The device's matrix layout: the head size in pieces, each with all rows of the block.
@@ -99,8 +99,8 @@ Axes InferenceCall::PagesOperand(const char* name, const TensorView& t, CacheRow
 
 // Heads of so many bytes are elements and, at an address that is a multiple of its size, a scale.
 void InferenceCall::SplitScaledRows(const char* name, CacheRows& rows, Cache& cache) const {
-  NPU_INFERENCE_CHECK(
-      rows.dtype == DType::kInt8 && rows.chunk == 0 && cache.size > kScaleBytes && cache.size % kScaleBytes == 0,
+  NPU_OP_CHECK(
+      a_.op, rows.dtype == DType::kInt8 && rows.chunk == 0 && cache.size > kScaleBytes && cache.size % kScaleBytes == 0,
       "expected ", name, " of int8, with heads of a multiple of 4 elements and their scale, got ", NameOf(rows.dtype),
       " with heads of ", cache.size, " bytes");
   cache.size -= kScaleBytes;
@@ -113,23 +113,24 @@ void InferenceCall::SplitScaledRows(const char* name, CacheRows& rows, Cache& ca
 
 void InferenceCall::SetRope() {
   const TensorView &query = in_.query_rope, &key = in_.key_rope;
-  NPU_INFERENCE_CHECK(bool(query) == bool(key), "expected query_rope and key_rope together, got only ",
-                      query ? "query_rope" : "key_rope");
+  NPU_OP_CHECK(a_.op, bool(query) == bool(key), "expected query_rope and key_rope together, got only ",
+               query ? "query_rope" : "key_rope");
   if (!query) return;
   if (p_.query_dtype == DType::kInt8) {
-    NPU_INFERENCE_CHECK(query.dtype == key.dtype, "expected query_rope and key_rope of one dtype, got ",
-                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+    NPU_OP_CHECK(a_.op, query.dtype == key.dtype, "expected query_rope and key_rope of one dtype, got ",
+                 NameOf(query.dtype), " and ", NameOf(key.dtype));
   } else {
-    NPU_INFERENCE_CHECK(query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
-                        "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
-                        NameOf(query.dtype), " and ", NameOf(key.dtype));
+    NPU_OP_CHECK(a_.op, query.dtype == p_.query_dtype && key.dtype == p_.query_dtype,
+                 "expected query_rope and key_rope of query's dtype ", NameOf(p_.query_dtype), ", got ",
+                 NameOf(query.dtype), " and ", NameOf(key.dtype));
   }
   query_rope_ = Operand("query_rope", query, a_.heads);
   key_rope_ = CacheOperand("key_rope", key, p_.key_rope);
   p_.rope_size = HeadSize("query_rope", query, query_rope_);
-  NPU_INFERENCE_CHECK(query_rope_.batch == q_.batch && query_rope_.rows == q_.rows,
-                      "expected query_rope of query's shape but for the head size, got ", query.shape);
-  NPU_INFERENCE_CHECK(
+  NPU_OP_CHECK(a_.op, query_rope_.batch == q_.batch && query_rope_.rows == q_.rows,
+               "expected query_rope of query's shape but for the head size, got ", query.shape);
+  NPU_OP_CHECK(
+      a_.op,
       key_rope_.rows == k_.rows && key_rope_.pages == k_.pages && HeadSize("key_rope", key, key_rope_) == p_.rope_size,
       "expected key_rope of key's shape with query_rope's head size ", p_.rope_size, ", got ", key.shape);
   p_.query_rope = {query.data, query_rope_.head_stride, query_rope_.row_stride};
@@ -137,27 +138,27 @@ void InferenceCall::SetRope() {
 
 void InferenceCall::SetPrefix() {
   const TensorView &key = in_.key_shared_prefix, &value = in_.value_shared_prefix, &length = in_.prefix_length;
-  NPU_INFERENCE_CHECK(bool(key) == bool(value),
-                      "expected key_shared_prefix and value_shared_prefix together, got only ",
-                      key ? "key_shared_prefix" : "value_shared_prefix");
-  NPU_INFERENCE_CHECK(key || !length, "expected key_shared_prefix with actual_shared_prefix_len, got none");
+  NPU_OP_CHECK(a_.op, bool(key) == bool(value),
+               "expected key_shared_prefix and value_shared_prefix together, got only ",
+               key ? "key_shared_prefix" : "value_shared_prefix");
+  NPU_OP_CHECK(a_.op, key || !length, "expected key_shared_prefix with actual_shared_prefix_len, got none");
   if (!key) return;
   const auto operand = [&](const char* name, const TensorView& t, const char* of, int64_t size, CacheRows& rows) {
-    NPU_INFERENCE_CHECK(t.dtype == rows.dtype, "expected ", name, " of ", of, "'s dtype ", NameOf(rows.dtype), ", got ",
-                        NameOf(t.dtype));
+    NPU_OP_CHECK(a_.op, t.dtype == rows.dtype, "expected ", name, " of ", of, "'s dtype ", NameOf(rows.dtype), ", got ",
+                 NameOf(t.dtype));
     const Axes axes = Operand(name, t, a_.key_heads);
-    NPU_INFERENCE_CHECK(axes.batch == 1, "expected ", name, " of batch size 1, got ", axes.batch);
-    NPU_INFERENCE_CHECK(HeadSize(name, t, axes) == size, "expected ", name, " of ", of, "'s head size ", size, ", got ",
-                        HeadSize(name, t, axes));
+    NPU_OP_CHECK(a_.op, axes.batch == 1, "expected ", name, " of batch size 1, got ", axes.batch);
+    NPU_OP_CHECK(a_.op, HeadSize(name, t, axes) == size, "expected ", name, " of ", of, "'s head size ", size, ", got ",
+                 HeadSize(name, t, axes));
     rows.prefix = {t.data, axes.head_stride, axes.row_stride};
     return axes.rows;
   };
   const int64_t rows = operand("key_shared_prefix", key, "key", p_.head_size, p_.key);
   const int64_t value_rows = operand("value_shared_prefix", value, "value", p_.value_size, p_.value);
-  NPU_INFERENCE_CHECK(value_rows == rows, "expected value_shared_prefix of key_shared_prefix's sequence length ", rows,
-                      ", got ", value_rows);
+  NPU_OP_CHECK(a_.op, value_rows == rows, "expected value_shared_prefix of key_shared_prefix's sequence length ", rows,
+               ", got ", value_rows);
   p_.prefix_rows = Lengths("actual_shared_prefix_len", length, 1, rows)[0];
-  NPU_INFERENCE_CHECK(keys() < INT32_MAX, "expected prefix and key shorter than 2^31 - 1 together, got ", keys());
+  NPU_OP_CHECK(a_.op, keys() < INT32_MAX, "expected prefix and key shorter than 2^31 - 1 together, got ", keys());
 }
 
 namespace {
@@ -174,12 +175,13 @@ constexpr const char* kScaleForms[] = {"1 or N*D elements",
 
 void InferenceCall::SetQuant(bool of_value, CacheRows& rows, Cache& cache) const {
   const bool joint = in_.antiquant_scale.present;
-  NPU_INFERENCE_CHECK(joint ? !in_.key_antiquant_scale && !in_.value_antiquant_scale
-                            : in_.key_antiquant_scale && in_.value_antiquant_scale,
-                      "expected either antiquant_scale or both key_antiquant_scale and value_antiquant_scale");
-  NPU_INFERENCE_CHECK(joint || !in_.antiquant_offset, "expected antiquant_scale with antiquant_offset, got none");
-  NPU_INFERENCE_CHECK(!joint || (!in_.key_antiquant_offset && !in_.value_antiquant_offset),
-                      "expected antiquant_offset with antiquant_scale, got an offset of key or value alone");
+  NPU_OP_CHECK(a_.op,
+               joint ? !in_.key_antiquant_scale && !in_.value_antiquant_scale
+                     : in_.key_antiquant_scale && in_.value_antiquant_scale,
+               "expected either antiquant_scale or both key_antiquant_scale and value_antiquant_scale");
+  NPU_OP_CHECK(a_.op, joint || !in_.antiquant_offset, "expected antiquant_scale with antiquant_offset, got none");
+  NPU_OP_CHECK(a_.op, !joint || (!in_.key_antiquant_offset && !in_.value_antiquant_offset),
+               "expected antiquant_offset with antiquant_scale, got an offset of key or value alone");
   const std::string name = joint ? "antiquant" : of_value ? "value_antiquant" : "key_antiquant";
   const TensorView& scale = joint      ? in_.antiquant_scale
                             : of_value ? in_.value_antiquant_scale
@@ -189,9 +191,9 @@ void InferenceCall::SetQuant(bool of_value, CacheRows& rows, Cache& cache) const
                                         : in_.key_antiquant_offset;
   const int64_t mode = joint ? a_.antiquant_mode : of_value ? a_.value_antiquant_mode : a_.key_antiquant_mode;
   const int64_t modes = joint ? 2 : 6;
-  NPU_INFERENCE_CHECK(mode >= 0 && mode < modes, "expected ", name, "_mode from 0 to ", modes - 1, ", got ", mode);
-  NPU_INFERENCE_CHECK(scale.dtype == p_.query_dtype || scale.dtype == DType::kFloat32, "expected ", name,
-                      "_scale of query's dtype or float32, got ", NameOf(scale.dtype));
+  NPU_OP_CHECK(a_.op, mode >= 0 && mode < modes, "expected ", name, "_mode from 0 to ", modes - 1, ", got ", mode);
+  NPU_OP_CHECK(a_.op, scale.dtype == p_.query_dtype || scale.dtype == DType::kFloat32, "expected ", name,
+               "_scale of query's dtype or float32, got ", NameOf(scale.dtype));
 
   const Shape& shape = scale.shape;
   const int64_t elements = scale.elements();
@@ -235,12 +237,12 @@ void InferenceCall::SetQuant(bool of_value, CacheRows& rows, Cache& cache) const
       break;
   }
   fits = fits && (!joint || (shape.rank() >= 1 && shape[0] == 2));
-  NPU_INFERENCE_CHECK(fits, "expected ", name, "_scale with ", joint ? "two times " : "", kScaleForms[mode], " for ",
-                      name, "_mode ", mode, mode >= 4 && !paged() ? " and a block_table" : "", ", got ", shape);
+  NPU_OP_CHECK(a_.op, fits, "expected ", name, "_scale with ", joint ? "two times " : "", kScaleForms[mode], " for ",
+               name, "_mode ", mode, mode >= 4 && !paged() ? " and a block_table" : "", ", got ", shape);
   if (offset) {
-    NPU_INFERENCE_CHECK(offset.dtype == scale.dtype && offset.elements() == elements, "expected ", name,
-                        "_offset like ", name, "_scale, ", NameOf(scale.dtype), " ", shape, ", got ",
-                        NameOf(offset.dtype), " ", offset.shape);
+    NPU_OP_CHECK(a_.op, offset.dtype == scale.dtype && offset.elements() == elements, "expected ", name,
+                 "_offset like ", name, "_scale, ", NameOf(scale.dtype), " ", shape, ", got ", NameOf(offset.dtype),
+                 " ", offset.shape);
   }
   const size_t skipped = joint && of_value ? BytesFor(scale.dtype, n) : 0;
   quant.dtype = scale.dtype;

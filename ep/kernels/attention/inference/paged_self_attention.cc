@@ -9,6 +9,7 @@
 #include "ep/kernels/attention/inference/inference.h"
 #include "ep/kernels/indexing/slices.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scaled_row.h"
 #include "ep/kernels/rotary/head_rotation.h"
 #include "ep/kernels/segments.h"
@@ -21,8 +22,6 @@ using attention::InferenceInputs;
 using attention::InferenceLauncher;
 
 constexpr const char* kOp = "PagedSelfAttention";
-
-#define PAGED_CHECK(condition, ...) NPU_CHECK(condition, "[", kOp, "] ", __VA_ARGS__)
 
 enum In { kRows, kCos, kSin, kPastKeys, kPastValues, kSlots, kMask, kQueryEnds, kKeyLengths, kTable };
 enum Out { kAttended, kKeys, kValues };
@@ -110,29 +109,30 @@ class PagedSelfAttentionKernel final : public Kernel {
  public:
   explicit PagedSelfAttentionKernel(const KernelInfo& info) : launcher_(info, Read(info.attributes)) {
     const std::string mode = info.attributes.String("rotary_mode");
-    PAGED_CHECK(mode == "half" || mode == "interleave", "expected rotary_mode half or interleave, got ", mode);
+    NPU_OP_CHECK(kOp, mode == "half" || mode == "interleave", "expected rotary_mode half or interleave, got ", mode);
     interleaved_ = mode == "interleave";
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView rows = ctx.Input(kRows), past_keys = ctx.Input(kPastKeys), past_values = ctx.Input(kPastValues);
-    PAGED_CHECK(rows && past_keys && past_values, "expected the tensors rows, past_keys and past_values");
+    NPU_OP_CHECK(kOp, rows && past_keys && past_values, "expected the tensors rows, past_keys and past_values");
     const Shape &shape = rows.shape, &pages = past_keys.shape;
-    PAGED_CHECK(shape.rank() == 3 && shape[0] == 1, "expected rows of shape [1, tokens, columns], got ", shape);
+    NPU_OP_CHECK(kOp, shape.rank() == 3 && shape[0] == 1, "expected rows of shape [1, tokens, columns], got ", shape);
     const int64_t heads = launcher_.attributes().heads, cached_heads = launcher_.attributes().key_heads;
     const DType cached = past_keys.dtype;
     const bool scaled = cached == DType::kInt8;
     const int64_t tokens = shape[1], size = pages.rank() == 4 ? pages[3] - (scaled ? kScaleBytes : 0) : 0;
-    PAGED_CHECK(pages.rank() == 4 && pages[2] == cached_heads && size > 0 && size % (scaled ? 4 : 2) == 0,
-                "expected past_keys of shape [pages, page rows, ", cached_heads, ", ",
-                scaled ? "a multiple of 4, and a scale of 4 bytes" : "an even size", "], got ", pages);
-    PAGED_CHECK(past_values.shape == pages && (scaled || cached == rows.dtype) && past_values.dtype == cached,
-                "expected past_keys and past_values of one shape and of int8 or the dtype of rows, got ", pages,
-                " and ", past_values.shape);
-    PAGED_CHECK(shape[2] == (heads + 2 * cached_heads) * size, "expected rows of ", heads, " heads and twice ",
-                cached_heads, " of size ", size, ", got ", shape);
+    NPU_OP_CHECK(kOp, pages.rank() == 4 && pages[2] == cached_heads && size > 0 && size % (scaled ? 4 : 2) == 0,
+                 "expected past_keys of shape [pages, page rows, ", cached_heads, ", ",
+                 scaled ? "a multiple of 4, and a scale of 4 bytes" : "an even size", "], got ", pages);
+    NPU_OP_CHECK(kOp, past_values.shape == pages && (scaled || cached == rows.dtype) && past_values.dtype == cached,
+                 "expected past_keys and past_values of one shape and of int8 or the dtype of rows, got ", pages,
+                 " and ", past_values.shape);
+    NPU_OP_CHECK(kOp, shape[2] == (heads + 2 * cached_heads) * size, "expected rows of ", heads, " heads and twice ",
+                 cached_heads, " of size ", size, ", got ", shape);
     const TensorView slots = ctx.Input(kSlots);
-    PAGED_CHECK(slots.shape == (Shape{tokens, 2}), "expected slots of shape ", Shape{tokens, 2}, ", got ", slots.shape);
+    NPU_OP_CHECK(kOp, slots.shape == (Shape{tokens, 2}), "expected slots of shape ", Shape{tokens, 2}, ", got ",
+                 slots.shape);
     const auto scratch = [&](size_t bytes) { return bytes == 0 ? nullptr : ctx.Workspace(bytes); };
 
     TensorView queries = rows;
@@ -173,9 +173,10 @@ class PagedSelfAttentionKernel final : public Kernel {
   static TokenTable Table(OpContext& ctx, size_t input, const char* name, int64_t tokens, int64_t size) {
     const TensorView table = ctx.Input(input);
     const Shape& shape = table.shape;
-    PAGED_CHECK(table && shape.rank() == 4 && shape[0] == 1 && (shape[1] == 1 || shape[1] == tokens) && shape[2] == 1 &&
-                    shape[3] == size,
-                "expected ", name, " that broadcasts to ", Shape{1, tokens, 1, size}, ", got ", shape);
+    NPU_OP_CHECK(kOp,
+                 table && shape.rank() == 4 && shape[0] == 1 && (shape[1] == 1 || shape[1] == tokens) &&
+                     shape[2] == 1 && shape[3] == size,
+                 "expected ", name, " that broadcasts to ", Shape{1, tokens, 1, size}, ", got ", shape);
     return {table, 1};
   }
 

@@ -3,6 +3,7 @@
 #include "ep/kernels/attention/inference/call.h"
 #include "ep/kernels/attention/inference/inference.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -54,8 +55,8 @@ class ScaledRowAttentionKernel final : public Kernel {
   // [pages, page rows, heads, bytes], as attention takes pages.
   TensorView Pages(const char* name, TensorView cache) const {
     const Shape& shape = cache.shape;
-    NPU_CHECK(cache && shape.rank() == 4 && shape[2] == launcher_.attributes().key_heads, "[", kOp, "] expected ", name,
-              " of shape [pages, page rows, ", launcher_.attributes().key_heads, ", bytes], got ", shape);
+    NPU_OP_CHECK(kOp, cache && shape.rank() == 4 && shape[2] == launcher_.attributes().key_heads, "expected ", name,
+                 " of shape [pages, page rows, ", launcher_.attributes().key_heads, ", bytes], got ", shape);
     cache.shape = {shape[0], shape[1], shape[2] * shape[3]};
     return cache;
   }

@@ -8,12 +8,12 @@
 namespace npu::attention {
 
 std::vector<Sequence> InferenceCall::MakeSequences() {
-  NPU_INFERENCE_CHECK(!paged() || in_.key_lengths, "expected ", a_.key_lengths_name, " with block_table, got none");
-  NPU_INFERENCE_CHECK(!packed() || (in_.lengths && in_.key_lengths), "expected actual_seq_lengths and ",
-                      a_.key_lengths_name, " for input_layout ", layout_.name);
+  NPU_OP_CHECK(a_.op, !paged() || in_.key_lengths, "expected ", a_.key_lengths_name, " with block_table, got none");
+  NPU_OP_CHECK(a_.op, !packed() || (in_.lengths && in_.key_lengths), "expected actual_seq_lengths and ",
+               a_.key_lengths_name, " for input_layout ", layout_.name);
   const bool padded = in_.query_padding_size || in_.kv_padding_size;
-  NPU_INFERENCE_CHECK(!padded || (!packed() && !paged()),
-                      "expected no query_padding_size and kv_padding_size with block_table or a T layout");
+  NPU_OP_CHECK(a_.op, !padded || (!packed() && !paged()),
+               "expected no query_padding_size and kv_padding_size with block_table or a T layout");
   if (!packed()) {
     const std::vector<int64_t> lengths = decode_ ? std::vector<int64_t>(static_cast<size_t>(q_.batch), 1)
                                                  : Lengths("actual_seq_lengths", in_.lengths, q_.batch, q_.rows);
@@ -25,8 +25,8 @@ std::vector<Sequence> InferenceCall::MakeSequences() {
   }
   const std::vector<int64_t> lengths = PackedLengths("actual_seq_lengths", in_.lengths, -1, q_.rows);
   const auto count = static_cast<int64_t>(lengths.size());
-  NPU_INFERENCE_CHECK(!paged() || in_.block_table.shape[0] == count,
-                      "expected one row of block_table per entry of actual_seq_lengths, got ", in_.block_table.shape);
+  NPU_OP_CHECK(a_.op, !paged() || in_.block_table.shape[0] == count,
+               "expected one row of block_table per entry of actual_seq_lengths, got ", in_.block_table.shape);
   const std::vector<int64_t> key_lengths = paged()
                                                ? Lengths(a_.key_lengths_name, in_.key_lengths, count, k_.rows)
                                                : PackedLengths(a_.key_lengths_name, in_.key_lengths, count, k_.rows);
@@ -55,8 +55,8 @@ void InferenceCall::AddPadded(int64_t entry, int64_t len, int64_t key_len) {
 }
 
 int64_t InferenceCall::PaddingSize(const char* name, const TensorView& t) const {
-  NPU_INFERENCE_CHECK(t.dtype == DType::kInt64 && t.elements() == 1, "expected ", name, " as one int64, got ",
-                      NameOf(t.dtype), " ", t.shape);
+  NPU_OP_CHECK(a_.op, t.dtype == DType::kInt64 && t.elements() == 1, "expected ", name, " as one int64, got ",
+               NameOf(t.dtype), " ", t.shape);
   return std::clamp<int64_t>(ReadOnce(t.as<int64_t>()), 0, INT32_MAX);
 }
 
@@ -107,8 +107,8 @@ void InferenceCall::AddSequence(int64_t entry, int64_t row, int64_t rows, int64_
 }
 
 void InferenceCall::CheckList(const char* name, const TensorView& list) const {
-  NPU_INFERENCE_CHECK(list.dtype == DType::kInt64 && list.shape.rank() == 1, "expected ", name,
-                      " as a list of integers, got ", NameOf(list.dtype), " ", list.shape);
+  NPU_OP_CHECK(a_.op, list.dtype == DType::kInt64 && list.shape.rank() == 1, "expected ", name,
+               " as a list of integers, got ", NameOf(list.dtype), " ", list.shape);
 }
 
 // One length per batch entry; `limit` if the list is absent.
@@ -118,11 +118,11 @@ std::vector<int64_t> InferenceCall::Lengths(const char* name, const TensorView& 
   if (!list) return lengths;
   CheckList(name, list);
   const int64_t n = list.shape[0];
-  NPU_INFERENCE_CHECK(n == 1 || n >= batch, "expected ", name, " with 1 or ", batch, " entries, got ", n);
+  NPU_OP_CHECK(a_.op, n == 1 || n >= batch, "expected ", name, " with 1 or ", batch, " entries, got ", n);
   for (int64_t b = 0; b < batch; ++b) {
     const int64_t length = ReadOnce(list.as<int64_t>() + (n == 1 ? 0 : b));
-    NPU_INFERENCE_CHECK(length >= 0 && length <= limit, "expected ", name, " in [0, ", limit, "], got ", length,
-                        " for batch entry ", b);
+    NPU_OP_CHECK(a_.op, length >= 0 && length <= limit, "expected ", name, " in [0, ", limit, "], got ", length,
+                 " for batch entry ", b);
     lengths[static_cast<size_t>(b)] = length;
   }
   return lengths;
@@ -133,13 +133,13 @@ std::vector<int64_t> InferenceCall::PackedLengths(const char* name, const Tensor
                                                   int64_t limit) const {
   CheckList(name, list);
   const int64_t n = list.shape[0];
-  NPU_INFERENCE_CHECK(count < 0 || n == count, "expected ", name, " with ", count, " entries, got ", n);
+  NPU_OP_CHECK(a_.op, count < 0 || n == count, "expected ", name, " with ", count, " entries, got ", n);
   std::vector<int64_t> lengths;
   int64_t begin = 0;
   for (int64_t b = 0; b < n; ++b) {
     const int64_t end = ReadOnce(list.as<int64_t>() + b);
-    NPU_INFERENCE_CHECK(end >= begin && end <= limit, "expected ", name, " to ascend within [0, ", limit, "], got ",
-                        end, " behind ", begin);
+    NPU_OP_CHECK(a_.op, end >= begin && end <= limit, "expected ", name, " to ascend within [0, ", limit, "], got ",
+                 end, " behind ", begin);
     lengths.push_back(end - begin);
     begin = end;
   }
@@ -161,10 +161,10 @@ void InferenceCall::SetMask() {
   const TensorView& mask = in_.atten_mask;
   const bool pattern = a_.sparse_mode >= 2;
   const bool compressed = mask && IsCompressed(mask.shape);
-  NPU_INFERENCE_CHECK(!mask || BitsOf(mask.dtype) == 8, "expected atten_mask as bool, int8 or uint8, got ",
-                      NameOf(mask.dtype));
-  NPU_INFERENCE_CHECK(!pattern || decode_ || compressed, "expected the [2048, 2048] atten_mask with sparse_mode ",
-                      a_.sparse_mode, ", got ", mask ? mask.shape.ToString() : "none");
+  NPU_OP_CHECK(a_.op, !mask || BitsOf(mask.dtype) == 8, "expected atten_mask as bool, int8 or uint8, got ",
+               NameOf(mask.dtype));
+  NPU_OP_CHECK(a_.op, !pattern || decode_ || compressed, "expected the [2048, 2048] atten_mask with sparse_mode ",
+               a_.sparse_mode, ", got ", mask ? mask.shape.ToString() : "none");
   if (!mask || (pattern && compressed)) return;
 
   const Shape& shape = mask.shape;
@@ -181,9 +181,9 @@ void InferenceCall::SetMask() {
   const bool fits = rank >= 2 && rank <= 4 && (shape.back() == keys() || (paged() && shape.back() > keys())) &&
                     (rank == 2 ? shape[0] == q_.rows || per_batch : shape[rank - 2] == q_.rows) &&
                     (rank < 3 || shape[0] == 1 || per_batch) && (rank < 4 || shape[1] == 1);
-  NPU_INFERENCE_CHECK(fits, "expected atten_mask of shape [", q_.rows, ", ", keys(), "], [1 or ", q_.batch, ", ",
-                      q_.rows, ", ", keys(), "] or [1 or ", q_.batch, ", 1, ", q_.rows, ", ", keys(), "]",
-                      decode_ ? " or [B, Skv]" : "", ", got ", shape);
+  NPU_OP_CHECK(a_.op, fits, "expected atten_mask of shape [", q_.rows, ", ", keys(), "], [1 or ", q_.batch, ", ",
+               q_.rows, ", ", keys(), "] or [1 or ", q_.batch, ", 1, ", q_.rows, ", ", keys(), "]",
+               decode_ ? " or [B, Skv]" : "", ", got ", shape);
   p_.mask_row_stride = shape.back();
   mask_batch_stride_ = per_batch && shape[0] > 1 ? q_.rows * shape.back() : 0;
 }
@@ -192,12 +192,13 @@ void InferenceCall::SetBias() {
   const TensorView& bias = in_.pse_shift;
   if (!bias) return;
   const Shape& shape = bias.shape;
-  NPU_INFERENCE_CHECK(bias.dtype == p_.bias_dtype, "expected pse_shift of ", NameOf(p_.bias_dtype), " with query ",
-                      NameOf(p_.query_dtype), ", got ", NameOf(bias.dtype));
-  NPU_INFERENCE_CHECK(packed() || (shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) &&
-                                   shape[1] == a_.heads && shape[2] >= q_.rows && shape[3] >= keys()),
-                      "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", >= ", q_.rows, ", >= ", keys(),
-                      "], got ", shape);
+  NPU_OP_CHECK(a_.op, bias.dtype == p_.bias_dtype, "expected pse_shift of ", NameOf(p_.bias_dtype), " with query ",
+               NameOf(p_.query_dtype), ", got ", NameOf(bias.dtype));
+  NPU_OP_CHECK(a_.op,
+               packed() || (shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) && shape[1] == a_.heads &&
+                            shape[2] >= q_.rows && shape[3] >= keys()),
+               "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", >= ", q_.rows, ", >= ", keys(),
+               "], got ", shape);
   if (shape.rank() != 4) return;  // CheckSides says what is expected
   p_.bias = {bias.data, shape.Elements(2, 4), shape[3]};
   bias_batch_stride_ = shape[0] > 1 ? shape.Elements(1, 4) : 0;
@@ -216,16 +217,16 @@ void InferenceCall::CheckSides(const std::vector<int64_t>& lengths, const std::v
     const int rank = shape.rank();
     const bool fits = rank >= 2 && rank <= 4 && shape[rank - 2] >= rows && shape[rank - 1] >= keys &&
                       (rank == 2 || shape[0] == 1 || shape[0] == batch) && (rank < 4 || shape[1] == 1);
-    NPU_INFERENCE_CHECK(fits, "expected atten_mask of shape [>= ", rows, ", >= ", keys, "], [1 or ", batch,
-                        ", >= ", rows, ", >= ", keys, "] or [1 or ", batch, ", 1, >= ", rows, ", >= ", keys,
-                        "] for input_layout ", layout_.name, ", got ", shape);
+    NPU_OP_CHECK(a_.op, fits, "expected atten_mask of shape [>= ", rows, ", >= ", keys, "], [1 or ", batch,
+                 ", >= ", rows, ", >= ", keys, "] or [1 or ", batch, ", 1, >= ", rows, ", >= ", keys,
+                 "] for input_layout ", layout_.name, ", got ", shape);
   }
   if (in_.pse_shift) {
     const Shape& shape = in_.pse_shift.shape;
     const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == a_.heads &&
                       shape[2] >= rows && shape[3] >= keys;
-    NPU_INFERENCE_CHECK(fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", >= ", rows, ", >= ", keys,
-                        "], got ", shape);
+    NPU_OP_CHECK(a_.op, fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", >= ", rows, ", >= ", keys,
+                 "], got ", shape);
   }
 }
 

@@ -7,6 +7,7 @@
 #include "ep/kernels/attention/core/layout.h"
 #include "ep/kernels/attention/training/gradient.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -17,8 +18,6 @@ using attention::LaunchWork;
 using attention::Problem;
 using attention::Rows;
 using attention::Sequence;
-
-#define SDPA_CHECK(condition, ...) NPU_CHECK(condition, "[", op_, "] ", __VA_ARGS__)
 
 struct Operands {
   TensorView query, key, value;  // [B, N, Sq, D], [B, Nkv, Skv, D], [B, Nkv, Skv, Dv]
@@ -39,7 +38,7 @@ class ScaledDotProductKernel : public Kernel {
         causal_(attributes.Bool("causal")),
         scale_(static_cast<float>(attributes.Float("scale"))),
         keep_prob_(attributes.Float("keep_prob")) {
-    SDPA_CHECK(keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
+    NPU_OP_CHECK(op_, keep_prob_ >= 0.0 && keep_prob_ <= 1.0, "expected keep_prob in [0, 1], got ", keep_prob_);
   }
 
   // Sets everything but output and log-sum-exp.
@@ -94,21 +93,22 @@ class ScaledDotProductKernel : public Kernel {
 
  private:
   void CheckOperands(const Operands& in) const {
-    SDPA_CHECK(in.query && in.key && in.value, "expected the tensors query, key and value");
+    NPU_OP_CHECK(op_, in.query && in.key && in.value, "expected the tensors query, key and value");
     const Shape &q = in.query.shape, &k = in.key.shape, &v = in.value.shape;
     const bool fits = q.rank() == 4 && k.rank() == 4 && v.rank() == 4 && k[0] == q[0] && v[0] == q[0] && k[1] == v[1] &&
                       k[2] == v[2] && k[3] == q[3];
-    SDPA_CHECK(fits, "expected query [B, N, Sq, D], key [B, Nkv, Skv, D] and value [B, Nkv, Skv, Dv], got ", q, ", ", k,
-               " and ", v);
-    SDPA_CHECK(k[1] >= 1 && q[1] % k[1] == 0, "expected the heads of key to divide those of query, got ", k[1], " and ",
-               q[1]);
-    SDPA_CHECK(k[2] < INT32_MAX, "expected a key sequence shorter than 2^31 - 1, got ", k[2]);
+    NPU_OP_CHECK(op_, fits, "expected query [B, N, Sq, D], key [B, Nkv, Skv, D] and value [B, Nkv, Skv, Dv], got ", q,
+                 ", ", k, " and ", v);
+    NPU_OP_CHECK(op_, k[1] >= 1 && q[1] % k[1] == 0, "expected the heads of key to divide those of query, got ", k[1],
+                 " and ", q[1]);
+    NPU_OP_CHECK(op_, k[2] < INT32_MAX, "expected a key sequence shorter than 2^31 - 1, got ", k[2]);
     for (const int64_t size : {q[3], v[3]}) {
-      SDPA_CHECK(size >= 1 && size <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, ", got ", size);
+      NPU_OP_CHECK(op_, size >= 1 && size <= kMaxHeadSize, "expected a head size from 1 to ", kMaxHeadSize, ", got ",
+                   size);
     }
-    SDPA_CHECK(in.key.dtype == in.query.dtype && in.value.dtype == in.query.dtype,
-               "expected query, key and value of one dtype, got ", NameOf(in.query.dtype), ", ", NameOf(in.key.dtype),
-               " and ", NameOf(in.value.dtype));
+    NPU_OP_CHECK(op_, in.key.dtype == in.query.dtype && in.value.dtype == in.query.dtype,
+                 "expected query, key and value of one dtype, got ", NameOf(in.query.dtype), ", ", NameOf(in.key.dtype),
+                 " and ", NameOf(in.value.dtype));
   }
 
   // Returns the stride between the biases of two batch entries.
@@ -116,10 +116,11 @@ class ScaledDotProductKernel : public Kernel {
     if (!bias) return 0;
     const Shape& shape = bias.shape;
     const auto is = [](int64_t size, int64_t wanted) { return size == 1 || size == wanted; };
-    SDPA_CHECK(shape.rank() == 4 && is(shape[0], q.batch) && is(shape[1], q.heads) && is(shape[2], q.rows) &&
-                   shape[3] == k.rows,
-               "expected bias of shape [1 or ", q.batch, ", 1 or ", q.heads, ", 1 or ", q.rows, ", ", k.rows, "], got ",
-               shape);
+    NPU_OP_CHECK(op_,
+                 shape.rank() == 4 && is(shape[0], q.batch) && is(shape[1], q.heads) && is(shape[2], q.rows) &&
+                     shape[3] == k.rows,
+                 "expected bias of shape [1 or ", q.batch, ", 1 or ", q.heads, ", 1 or ", q.rows, ", ", k.rows,
+                 "], got ", shape);
     const auto stride = [&](int axis) { return shape[axis] == 1 ? 0 : shape.Elements(axis + 1, 4); };
     p.bias = {bias.data, stride(1), stride(2)};
     p.bias_dtype = bias.dtype;
@@ -162,7 +163,7 @@ class GradientKernel final : public ScaledDotProductKernel {
     const TensorView query = ctx.Output(0, in.query.dtype, in.query.shape);
     const TensorView key = ctx.Output(1, in.key.dtype, in.key.shape);
     const TensorView value = ctx.Output(2, in.value.dtype, in.value.shape);
-    SDPA_CHECK(query && key && value, "expected the three gradients to be asked for together");
+    NPU_OP_CHECK(op_, query && key && value, "expected the three gradients to be asked for together");
     g.query = RowsOf(query);
     g.key = RowsOf(key);
     g.value = RowsOf(value);
@@ -173,8 +174,8 @@ class GradientKernel final : public ScaledDotProductKernel {
 
  private:
   TensorView Like(const char* name, const TensorView& t, DType dtype, const Shape& shape) const {
-    SDPA_CHECK(t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ", shape,
-               ", got ", t ? NameOf(t.dtype) : "none", t ? " " + t.shape.ToString() : "");
+    NPU_OP_CHECK(op_, t && t.dtype == dtype && t.shape == shape, "expected ", name, " ", NameOf(dtype), " of shape ",
+                 shape, ", got ", t ? NameOf(t.dtype) : "none", t ? " " + t.shape.ToString() : "");
     return t;
   }
 };
