@@ -4,6 +4,9 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include "ep/runtime/current.h"
+#include "ep/runtime/graph.h"
+
 namespace npu::distributed {
 
 Exchange::Exchange(const char* op, c10::Device device, Wire wire)
@@ -96,6 +99,18 @@ Exchange::Tensors Exchange::Outputs() const {
   for (const Copy& copy : copies_)
     if (copy.received) outputs.push_back(copy.tensor);
   return outputs;
+}
+
+std::unique_ptr<Exchange> BeginExchange(const char* op, const at::Tensor& first, Wire wire) {
+  TORCH_CHECK(first.device().type() == c10::DeviceType::PrivateUse1, "[hccl] ", op,
+              " expected npu tensors, got one on ", first.device(), "; use a group of \"cpu:gloo,npu:hccl\" for both");
+  Graph::RefuseInCapture(CurrentStream(first.device().index()), "a collective");
+  return std::make_unique<Exchange>(op, first.device(), wire);
+}
+
+std::unique_ptr<Exchange> BeginExchange(const char* op, const Exchange::Tensors& tensors, Wire wire) {
+  TORCH_CHECK(!tensors.empty(), "[hccl] ", op, " expected at least one tensor, got none");
+  return BeginExchange(op, tensors[0], wire);
 }
 
 }  // namespace npu::distributed

@@ -6,6 +6,7 @@
 #include <c10/core/Stream.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace npu::distributed {
@@ -54,5 +55,9 @@ class Exchange {
   std::function<void(at::Tensor&)> prepare_;
   c10::Event ready_;
 };
+
+// For a collective of npu tensors, at least one. Throws while their current stream is captured.
+std::unique_ptr<Exchange> BeginExchange(const char* op, const at::Tensor& first, Wire wire);
+std::unique_ptr<Exchange> BeginExchange(const char* op, const Exchange::Tensors& tensors, Wire wire = Wire::kBytes);
 
 }  // namespace npu::distributed
