@@ -16,7 +16,7 @@ from onnxruntime_npu.exporter.architectures import (
 
 from . import models_table
 from .conftest import CONFIGS, tiny_model
-from .test_causal_lm import marks_of_kind
+from .kinds import marks_of_kind
 from .test_causal_lm import test_ragged_prefill_and_decode_match_transformers as compare
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

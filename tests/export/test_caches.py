@@ -23,7 +23,8 @@ from onnxruntime_npu.opdef import torch_library
 from transformers import masking_utils
 
 from .conftest import CONTINUATIONS, PROMPTS, marks_of, tiny_model
-from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
+from .kinds import REPEATED_KINDS
+from .test_causal_lm import PROVIDERS, forced_logits
 
 FLOATS = [CacheChoice(cache, False, "last") for cache in CACHES]
 INT8 = [CacheChoice(cache, True, "last") for cache in CACHES]

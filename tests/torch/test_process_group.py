@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 if not (torch.distributed.is_available() and torch.distributed.is_gloo_available()):
     pytest.skip("this torch has no gloo, which hccl exchanges data with", allow_module_level=True)
 
-import collectives  # noqa: E402
+import hccl_ranks  # noqa: E402
 
 SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 
@@ -24,7 +24,7 @@ SIZES = [2, pytest.param(4, marks=pytest.mark.slow)]
 def outcomes(request):
     """Of each case the outcome on each rank: nothing, or a traceback."""
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    launch += ["--nproc-per-node", str(request.param), collectives.__file__]
+    launch += ["--nproc-per-node", str(request.param), hccl_ranks.__file__]
     ended = subprocess.run(
         launch,
         env=os.environ | {"OMP_NUM_THREADS": "1"},
@@ -42,7 +42,7 @@ def outcomes(request):
     return request.param, found, ended.stderr
 
 
-@pytest.mark.parametrize("case", collectives.CASES)
+@pytest.mark.parametrize("case", [case.__name__ for case in hccl_ranks.CASES])
 def test_process_group(outcomes, case):
     size, found, log = outcomes
     assert sorted(found[case]) == list(range(size)), log[-4000:]
