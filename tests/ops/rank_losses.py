@@ -27,7 +27,7 @@ class Doomed:
     def __init__(self, op: Op, how: str) -> None:
         self.op = op
         limit, name = datetime.timedelta(seconds=self.SECONDS), f"{how} {op.name}"
-        group = dist.new_group()
+        self.group = group = dist.new_group()
         mine, of_session = first_call(op, group_name(group)), first_call(op, name)
         session = provider_session(
             make_model(op, of_session, body=False),
@@ -35,24 +35,35 @@ class Doomed:
             groups=name,
         )
         self.calls = [
-            lambda: eager_npu(op, mine),
             lambda: run_session(session, NPU, op, of_session),
+            lambda: eager_npu(op, mine),
         ]
         for call in self.calls:
             call()  # connects the ranks
         group.set_timeout(limit)
 
     def begin(self) -> list[threading.Thread]:
-        """Make both calls in threads. They may succeed: the others may have sent all they need."""
+        """Make both calls in threads, and return once they wait for the other ranks.
+
+        The group tells so of the eager call, which begins last and is told of after a tenth of a
+        second. The calls may succeed: the others may have sent all they need.
+        """
 
         def attempt(call: Callable[[], object]) -> None:
             with contextlib.suppress(Exception):
                 call()
 
+        before = self._place_of_waiting()
         threads = [threading.Thread(target=attempt, args=(call,)) for call in self.calls]
         for thread in threads:
             thread.start()
+        wait_until(lambda: self._place_of_waiting() != before)
         return threads
+
+    def _place_of_waiting(self) -> bytes:
+        """Return where a rank said last that it waits in the group; empty if none has."""
+        store = dist.PrefixStore("npu/", dist.distributed_c10d._world.pg_map[self.group][1])
+        return store.get("hccl_waiting") if store.check(["hccl_waiting"]) else b""
 
     def _fails(self, call: Callable[[], object], reason: str = "") -> None:
         try:
@@ -81,6 +92,13 @@ class Doomed:
             self._fails(call)
 
 
+def wait_until(holds: Callable[[], bool]) -> None:
+    end = time.monotonic() + TIMEOUT
+    while not holds():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def state_of(process: int) -> str:
     """Return Linux' letter for the state of a process; none of one that has ended."""
     try:
@@ -95,15 +113,11 @@ def lose_inside(doomed: Doomed, lost: signal.Signals) -> None:
     dist.all_gather_object(processes, os.getpid())
     if RANK == 1:
         threads = doomed.begin()
-        time.sleep(0.5)  # by then it has told the others of its calls, and waits for them
         os.kill(os.getpid(), lost)
         for thread in threads:
             thread.join()
         return
-    end = time.monotonic() + TIMEOUT
-    while state_of(processes[1]) not in ("T", "Z", ""):
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: state_of(processes[1]) in ("T", "Z", ""))
     try:
         doomed.lose_rank_1()
         others = [f"{lost.name} {doomed.op.name} {rank}" for rank in range(SIZE) if rank != 1]

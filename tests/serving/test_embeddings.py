@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -151,9 +150,10 @@ def test_a_failed_encoder_is_started_again(server, expected):
 
     asking = threading.Thread(target=ask)
     asking.start()
-    time.sleep(0.3)
+    server.wait_for("npu_embedding_requests", 1)
     with pytest.raises(openai.APITimeoutError):  # a client that goes away
         server.client.with_options(timeout=0.3).embeddings.create(model="tiny-encoder", input="a")
+    server.wait_for("npu_embedding_requests", 1)
     os.kill(server.encoder_process(), signal.SIGKILL)
     asking.join(120)
     assert statuses == [(503, "engine_failed")]

@@ -40,6 +40,7 @@ class Encoder(Supervised[EncoderReady]):
         super().__init__(directory, settings, metrics, on_unusable)
         self._max_waiting = settings.max_queue + 1  # beside the queue, the one that is answered
         self._waiting: dict[int, _Waiting] = {}
+        metrics.embedding.set_function(lambda: len(self._waiting))
         self._next_key = 0
 
     async def embed(self, rows: list[list[int]], deadline: float) -> list[bytes]:

@@ -48,6 +48,9 @@ class Metrics:
             "npu_requests_queued", "Requests that the engine has not taken yet", registry=registry
         )
         self.running = Gauge("npu_requests_running", "Requests in the engine", registry=registry)
+        self.embedding = Gauge(
+            "npu_embedding_requests", "Requests that wait for vectors", registry=registry
+        )
         self.prompt_tokens = Counter(
             "npu_prompt_tokens", "Tokens of accepted prompts", registry=registry
         )
