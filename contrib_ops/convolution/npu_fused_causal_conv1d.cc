@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "ep/kernels/activation/activations.h"
-#include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/convolution/causal_conv1d_plan.h"
 #include "ep/kernels/float_vector.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/segments.h"
@@ -18,176 +19,12 @@
 namespace npu {
 namespace {
 
+using namespace causal_conv1d;  // NOLINT
 using In = nodes::NPUFusedCausalConv1d::In;
 using Out = nodes::NPUFusedCausalConv1d::Out;
 
-constexpr const char* kOp = "npu_fused_causal_conv1d";
 constexpr int64_t kTokenBlock = 64;  // tokens of a sequence that one task convolves, or as many as the history
 constexpr int kUnrolled = 4;         // tokens that share what is loaded of their windows
-
-// The tensors of numbers that say what is read and written. They are data of the call and may be anything.
-struct Numbers {
-  TensorView starts, rows, modes, accepted, computed, first, last, initial;
-};
-
-struct Options {
-  bool silu, residual, pangu;
-  int64_t pad, block_size;
-};
-
-struct Sizes {
-  int64_t tokens, channels, taps, rows, entries;  // entries of a row of the states
-  int64_t sequences, length;                      // of each sequence, without starts
-
-  int64_t history() const { return taps - 1; }
-};
-
-// What a row of the states gets: the entries that the state and so many tokens end with.
-struct Store {
-  int64_t row, tokens;
-};
-
-struct Sequence {
-  int64_t number, begin, count;
-  int64_t row;               // of its state, which begins at entry `offset`; -1: zeros
-  int64_t offset;            // 0 for zeros
-  int64_t reset;             // tokens whose convolution is 0
-  std::vector<Store> ended;  // blocks that end before its last token
-  int64_t last_row;          // of what it ends with; -1: not stored
-};
-
-// What was checked of the numbers, in sequences that are not skipped.
-class Plan {
- public:
-  Plan(const Sizes& sizes, const Options& options, const Numbers& numbers)
-      : sizes_(sizes), options_(options), numbers_(numbers) {
-    const std::vector<int64_t> starts = Starts();
-    for (int64_t i = 0; i < sizes.sequences; ++i) {
-      const auto at = static_cast<size_t>(i);
-      if (starts[at + 1] > starts[at]) Add(i, starts[at], starts[at + 1] - starts[at]);
-    }
-    CheckOwners();
-  }
-
-  const std::vector<Sequence>& sequences() const { return sequences_; }
-
- private:
-  std::vector<int64_t> Starts() const {
-    std::vector<int64_t> starts(static_cast<size_t>(sizes_.sequences + 1));
-    int64_t least = 0;
-    for (int64_t i = 0; i <= sizes_.sequences; ++i) {
-      const int64_t start = numbers_.starts ? ReadOnce(numbers_.starts, i) : i * sizes_.length;
-      NPU_CHECK(start >= least && start <= sizes_.tokens, "[", kOp,
-                "] expected query_start_loc that does not decrease, entry ", i, " in [", least, ", ", sizes_.tokens,
-                "], got ", start);
-      starts[static_cast<size_t>(i)] = least = start;
-    }
-    return starts;
-  }
-
-  void Add(int64_t i, int64_t begin, int64_t count) {
-    Sequence sequence{i, begin, count, i, 0, 0, {}, i};
-    int64_t computed = 0;
-    if (numbers_.computed) {
-      computed = ReadOnce(numbers_.computed, i);
-      NPU_CHECK(computed >= 0, "[", kOp, "] expected num_computed_tokens of at least 0, got ", computed,
-                " for sequence ", i);
-      if (options_.pangu) sequence.reset = std::clamp<int64_t>(sizes_.history() - computed, 0, count);
-    }
-    if (numbers_.initial) {
-      FindBlocks(computed, sequence);
-    } else if (numbers_.rows) {
-      sequence.row = sequence.last_row = ReadOnce(numbers_.rows, i);
-    }
-    if (sequence.row == options_.pad) return;
-    CheckRow(sequence.row);
-    if (sequence.last_row == options_.pad)
-      sequence.last_row = -1;
-    else
-      CheckRow(sequence.last_row);
-    for (const Store& ended : sequence.ended) CheckRow(ended.row);
-    FindState(computed, sequence);
-    sequences_.push_back(std::move(sequence));
-  }
-
-  void FindBlocks(int64_t computed, Sequence& sequence) const {
-    const int64_t i = sequence.number, width = numbers_.rows.shape[1], size = options_.block_size;
-    const auto check = [](const char* name, int64_t number, const char* close, int64_t allowed, bool right) {
-      NPU_CHECK(right, "[", kOp, "] expected ", name, " in [0, ", allowed, close, ", got ", number);
-    };
-    const int64_t first = ReadOnce(numbers_.first, i), last = ReadOnce(numbers_.last, i),
-                  initial = ReadOnce(numbers_.initial, i);
-    check("block_idx_last_scheduled_token", last, ")", width, last >= 0 && last < width);
-    check("block_idx_first_scheduled_token", first, "]", last, first >= 0 && first <= last);
-    const int64_t most = std::min(first + 1, last);
-    check("initial_state_idx", initial, "]", most, initial >= 0 && initial <= most);
-    const auto row = [&](int64_t block) { return ReadOnce(numbers_.rows, i * width + block); };
-    sequence.row = row(initial);
-    if (sequence.row == options_.pad) return;
-    sequence.last_row = row(last);
-    const int64_t first_end = size - computed % size, blocks = last - first,
-                  ends = sequence.count > first_end ? (sequence.count - 1 - first_end) / size + 1 : 0;
-    NPU_CHECK(blocks <= ends, "[", kOp, "] expected at most ", ends, " blocks that end in sequence ", i, ", got ",
-              blocks);
-    for (int64_t block = 0; block < blocks; ++block) {
-      const int64_t to = row(first + block);
-      if (to != options_.pad) sequence.ended.push_back({to, first_end + (ends - blocks + block) * size});
-    }
-  }
-
-  void FindState(int64_t computed, Sequence& sequence) const {
-    const int64_t i = sequence.number, mode = numbers_.modes ? ReadOnce(numbers_.modes, i) : 1;
-    NPU_CHECK(mode == 0 || mode == 1, "[", kOp, "] expected initial_state_mode 0 or 1, got ", mode, " for sequence ",
-              i);
-    if (mode == 0 || (numbers_.computed && computed == 0)) {
-      sequence.row = -1;
-      return;
-    }
-    sequence.offset = sizes_.entries - sizes_.history();
-    if (!numbers_.accepted) return;
-    const int64_t most = sequence.offset + 1, accepted = ReadOnce(numbers_.accepted, i);
-    NPU_CHECK(accepted >= 1 && accepted <= most, "[", kOp, "] expected num_accepted_tokens in [1, ", most,
-              "] for sequence ", i, ", got ", accepted);
-    sequence.offset = accepted - 1;
-  }
-
-  void CheckRow(int64_t row) const {
-    NPU_CHECK(row >= 0 && row < sizes_.rows, "[", kOp, "] expected cache_indices in [0, ", sizes_.rows, "), got ", row);
-  }
-
-  // A sequence is convolved while others store theirs: the rows that it writes belong to it alone.
-  void CheckOwners() const {
-    struct Written {
-      int64_t row, sequence;
-    };
-    std::vector<Written> written;
-    for (const Sequence& sequence : sequences_) {
-      if (sequence.last_row >= 0) written.push_back({sequence.last_row, sequence.number});
-      for (const Store& ended : sequence.ended) written.push_back({ended.row, sequence.number});
-    }
-    std::sort(written.begin(), written.end(), [](const Written& a, const Written& b) {
-      return a.row != b.row ? a.row < b.row : a.sequence < b.sequence;
-    });
-    const auto check = [](bool right, int64_t row, int64_t a, int64_t b) {
-      NPU_CHECK(right, "[", kOp, "] expected cache_indices that give each sequence rows of its own, got ", row,
-                " of sequences ", a, " and ", b);
-    };
-    for (size_t i = 1; i < written.size(); ++i)
-      check(written[i].row != written[i - 1].row, written[i].row, written[i - 1].sequence, written[i].sequence);
-    for (const Sequence& sequence : sequences_) {
-      if (sequence.row < 0) continue;
-      const auto found = std::lower_bound(written.begin(), written.end(), sequence.row,
-                                          [](const Written& a, int64_t row) { return a.row < row; });
-      if (found != written.end() && found->row == sequence.row)
-        check(found->sequence == sequence.number, sequence.row, sequence.number, found->sequence);
-    }
-  }
-
-  Sizes sizes_;
-  Options options_;
-  Numbers numbers_;
-  std::vector<Sequence> sequences_;
-};
 
 // sums[r][c] = bias[c] + the sum over k of weight[k][c] * windows[k + r][c] for kRows tokens, in float32. kTaps of 0
 // stands for any number of taps.
@@ -421,18 +258,18 @@ class FusedCausalConv1dKernel final : public Kernel {
  private:
   static void CheckTensors(const TensorView& x, const TensorView& weight, const TensorView& states,
                            const TensorView& bias) {
-    NPU_CHECK(x && (x.shape.rank() == 2 || x.shape.rank() == 3), "[", kOp,
-              "] expected x of shape [T, C] or [B, L, C], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && (x.shape.rank() == 2 || x.shape.rank() == 3),
+                 "expected x of shape [T, C] or [B, L, C], got ", x.shape);
     const int64_t channels = x.shape.back();
-    NPU_CHECK(weight && weight.shape.rank() == 2 && weight.shape[0] >= 1 && weight.shape[1] == channels, "[", kOp,
-              "] expected weight of shape [K, ", channels, "] with K >= 1, got ", weight.shape);
+    NPU_OP_CHECK(kOp, weight && weight.shape.rank() == 2 && weight.shape[0] >= 1 && weight.shape[1] == channels,
+                 "expected weight of shape [K, ", channels, "] with K >= 1, got ", weight.shape);
     const int64_t history = weight.shape[0] - 1;
-    NPU_CHECK(states && states.shape.rank() == 3 && states.shape[1] >= history && states.shape[2] == channels, "[", kOp,
-              "] expected conv_states of shape [rows, ", history, " or more, ", channels, "], got ", states.shape);
-    NPU_CHECK(!bias || bias.shape == Shape{channels}, "[", kOp, "] expected bias [", channels, "], got ", bias.shape);
+    NPU_OP_CHECK(kOp, states && states.shape.rank() == 3 && states.shape[1] >= history && states.shape[2] == channels,
+                 "expected conv_states of shape [rows, ", history, " or more, ", channels, "], got ", states.shape);
+    NPU_OP_CHECK(kOp, !bias || bias.shape == Shape{channels}, "expected bias [", channels, "], got ", bias.shape);
     const auto check = [&](const char* name, const TensorView& tensor) {
-      NPU_CHECK(!tensor || tensor.dtype == x.dtype, "[", kOp, "] expected ", name, " of x's dtype ", NameOf(x.dtype),
-                ", got ", NameOf(tensor.dtype));
+      NPU_OP_CHECK(kOp, !tensor || tensor.dtype == x.dtype, "expected ", name, " of x's dtype ", NameOf(x.dtype),
+                   ", got ", NameOf(tensor.dtype));
     };
     check("weight", weight);
     check("conv_states", states);
@@ -440,29 +277,29 @@ class FusedCausalConv1dKernel final : public Kernel {
   }
 
   void CheckOptions() const {
-    NPU_CHECK(activation_ == "None" || activation_ == "silu" || activation_ == "swish", "[", kOp,
-              "] expected activation None, silu or swish, got ", activation_);
-    NPU_CHECK(run_mode_ == 0 || run_mode_ == 1, "[", kOp, "] expected run_mode 0 or 1, got ", run_mode_);
-    NPU_CHECK(residual_ == 0 || residual_ == 1, "[", kOp, "] expected residual_connection 0 or 1, got ", residual_);
-    NPU_CHECK(conv_mode_ == "default" || conv_mode_ == "pangu", "[", kOp, "] expected conv_mode default or pangu, got ",
-              conv_mode_);
+    NPU_OP_CHECK(kOp, activation_ == "None" || activation_ == "silu" || activation_ == "swish",
+                 "expected activation None, silu or swish, got ", activation_);
+    NPU_OP_CHECK(kOp, run_mode_ == 0 || run_mode_ == 1, "expected run_mode 0 or 1, got ", run_mode_);
+    NPU_OP_CHECK(kOp, residual_ == 0 || residual_ == 1, "expected residual_connection 0 or 1, got ", residual_);
+    NPU_OP_CHECK(kOp, conv_mode_ == "default" || conv_mode_ == "pangu", "expected conv_mode default or pangu, got ",
+                 conv_mode_);
   }
 
   Sizes CheckNumbers(const TensorView& x, const TensorView& weight, const TensorView& states, const Numbers& in) const {
     const bool batch = x.shape.rank() == 3;
-    NPU_CHECK(in.starts || batch, "[", kOp, "] expected query_start_loc with x of shape [T, C], got none");
+    NPU_OP_CHECK(kOp, in.starts || batch, "expected query_start_loc with x of shape [T, C], got none");
     int64_t sequences = x.shape[0];
     if (batch) {
-      NPU_CHECK(!in.starts || in.starts.shape == Shape{sequences + 1}, "[", kOp,
-                "] expected query_start_loc of shape [", sequences + 1, "], got ", in.starts.shape);
+      NPU_OP_CHECK(kOp, !in.starts || in.starts.shape == Shape{sequences + 1}, "expected query_start_loc of shape [",
+                   sequences + 1, "], got ", in.starts.shape);
     } else {
-      NPU_CHECK(in.starts.shape.rank() == 1 && in.starts.shape[0] >= 1, "[", kOp,
-                "] expected query_start_loc of shape [B + 1], got ", in.starts.shape);
+      NPU_OP_CHECK(kOp, in.starts.shape.rank() == 1 && in.starts.shape[0] >= 1,
+                   "expected query_start_loc of shape [B + 1], got ", in.starts.shape);
       sequences = in.starts.shape[0] - 1;
     }
     const auto check = [&](const char* name, const TensorView& tensor) {
-      NPU_CHECK(!tensor || tensor.shape == Shape{sequences}, "[", kOp, "] expected ", name, " of shape [", sequences,
-                "], got ", tensor.shape);
+      NPU_OP_CHECK(kOp, !tensor || tensor.shape == Shape{sequences}, "expected ", name, " of shape [", sequences,
+                   "], got ", tensor.shape);
     };
     check("initial_state_mode", in.modes);
     check("num_accepted_tokens", in.accepted);
@@ -472,16 +309,16 @@ class FusedCausalConv1dKernel final : public Kernel {
     check("initial_state_idx", in.initial);
     CheckBlocks(in);
     if (in.initial) {
-      NPU_CHECK(in.rows.shape.rank() == 2 && in.rows.shape[0] == sequences, "[", kOp,
-                "] expected cache_indices of shape [", sequences, ", blocks], got ", in.rows.shape);
-      NPU_CHECK(block_size_ >= 2, "[", kOp, "] expected block_size of at least 2, got ", block_size_);
+      NPU_OP_CHECK(kOp, in.rows.shape.rank() == 2 && in.rows.shape[0] == sequences, "expected cache_indices of shape [",
+                   sequences, ", blocks], got ", in.rows.shape);
+      NPU_OP_CHECK(kOp, block_size_ >= 2, "expected block_size of at least 2, got ", block_size_);
     } else {
       check("cache_indices", in.rows);
-      NPU_CHECK(in.rows || states.shape[0] >= sequences, "[", kOp, "] expected conv_states of at least ", sequences,
-                " rows without cache_indices, got ", states.shape[0]);
+      NPU_OP_CHECK(kOp, in.rows || states.shape[0] >= sequences, "expected conv_states of at least ", sequences,
+                   " rows without cache_indices, got ", states.shape[0]);
     }
-    NPU_CHECK(conv_mode_ == "default" || in.computed, "[", kOp, "] expected num_computed_tokens with conv_mode ",
-              conv_mode_, ", got none");
+    NPU_OP_CHECK(kOp, conv_mode_ == "default" || in.computed, "expected num_computed_tokens with conv_mode ",
+                 conv_mode_, ", got none");
     return {batch ? x.shape[0] * x.shape[1] : x.shape[0],
             x.shape.back(),
             weight.shape[0],
@@ -500,12 +337,12 @@ class FusedCausalConv1dKernel final : public Kernel {
       if (!tensor) continue;
       given += (count++ > 0 ? ", " : "") + std::string(name);
     }
-    NPU_CHECK(count == 0 || count == 3, "[", kOp,
-              "] expected none or all of block_idx_first_scheduled_token, block_idx_last_scheduled_token, "
-              "initial_state_idx, got ",
-              given);
-    NPU_CHECK(count == 0 || (in.rows && in.computed), "[", kOp,
-              "] expected cache_indices and num_computed_tokens with block_idx_first_scheduled_token, got none");
+    NPU_OP_CHECK(kOp, count == 0 || count == 3,
+                 "expected none or all of block_idx_first_scheduled_token, block_idx_last_scheduled_token, "
+                 "initial_state_idx, got ",
+                 given);
+    NPU_OP_CHECK(kOp, count == 0 || (in.rows && in.computed),
+                 "expected cache_indices and num_computed_tokens with block_idx_first_scheduled_token, got none");
   }
 
   std::string activation_, conv_mode_;
