@@ -39,7 +39,7 @@ bfloat16, reads a file of float16. int4 is our `w4a16`, and what each peer's own
 checkpoint. SmolLM2-135M has its real weights, the other model random ones.
 
 `python benchmarks/services.py --write-docs` measures and writes this page's section of the machine.
-[Hardware limits](performance_limits.md#serving) explains missed targets.
+[Hardware limits](performance_limits_serving.md) explains missed targets.
 """
 
 
