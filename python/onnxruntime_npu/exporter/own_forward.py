@@ -166,10 +166,8 @@ class _HeadsOfBert(_Form):
             past_key_values: Any = None,
             **_: Any,
         ) -> tuple[torch.Tensor, None]:
-            projections, heads = (
-                (module.query, module.key, module.value),
-                module.num_attention_heads,
-            )
+            projections = module.query, module.key, module.value
+            heads = module.num_attention_heads
             parts = (_heads(project(hidden_states), heads) for project in projections)
             scale = module.attention_head_size**-0.5
             return _attended(module, parts, scale, attention_mask, past_key_values), None
