@@ -221,7 +221,7 @@ class Server:
                 for _ in range(50):
                     before = self.metric("npu_generated_tokens_total")
                     begun = self._begun_in_moments(threads, engine, after)
-                    if self._tokens_so_far() - before < LEAST_ANSWER:
+                    if self._tokens_so_far(engine) - before < LEAST_ANSWER:
                         break
                     os.kill(engine, signal.SIGCONT)
                 else:
@@ -242,9 +242,13 @@ class Server:
             wait([begun], timeout=0.2)
         return begun.result()
 
-    def _tokens_so_far(self) -> float:
+    def _tokens_so_far(self, engine: int) -> float:
         """Return the count once the server has read what the stopped engine said before."""
-        time.sleep(0.3)
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{engine}/stat").read_text().rpartition(")")[2].split()[0] != "T":
+            assert time.monotonic() < deadline, "the engine does not stop"
+            time.sleep(0.01)
+        self.metric("npu_generated_tokens_total")  # by its answer the server has read what was said
         return self.metric("npu_generated_tokens_total")
 
     def stop(self) -> str:
