@@ -33,7 +33,7 @@ class Lane(Protocol):
 
 
 def warm_up(lane: Lane) -> None:
-    """Answer a request of nobody, so that the first client's does not wait for first uses.
+    """Answer a request of the server's own, so that the first client's waits for no first use.
 
     Raises RuntimeError if it fails, and what ``lane.step`` raises.
     """

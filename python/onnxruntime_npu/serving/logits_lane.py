@@ -1,10 +1,9 @@
-"""Requests whose logits have to be seen or changed, which onnxruntime-genai's engine does not do.
+"""Requests whose logits have to be seen or changed, and those that draw from the whole vocabulary.
 
-And those that draw from the whole vocabulary, which it does slowly.
-
-The library's own step over the same file, in the engine's process. It is opened by a thread when
-the first such request comes, so that the engine goes on and nobody pays who does not need it.
-Requests are taken first come, first served, each with blocks for its longest answer: nothing is
+onnxruntime-genai's engine does not show its logits, and is slow at such draws. These requests are
+answered by the library's own step over the same file, in the engine's process. It is opened by a
+thread when the first of them comes, so that the engine goes on and nobody pays who does not need
+it. They are taken first come, first served, each with blocks for its longest answer: nothing is
 ever preempted, and whatever runs is continued together.
 """
 
