@@ -259,7 +259,7 @@ def _translations() -> dict[Any, Any]:
 def _quiet() -> Iterator[None]:
     """Suppress messages on optional packages, deprecations, progress and what is not folded.
 
-    And graphs, which torch prints as far as it came when it fails.
+    Suppressed are also graphs, which torch prints as far as it came when it fails.
     """
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.fx", "onnxscript")]
     levels = [logger.level for logger in loggers]

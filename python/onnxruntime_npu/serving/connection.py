@@ -19,9 +19,9 @@ _MOST_BYTES = 2**16
 class ImpatientProtocol(HttpToolsProtocol):
     """Closes a connection whose request does not begin, or whose head does not end, in time.
 
-    And one whose head does not end after many bytes. Bodies are waited for by ``BodyLimit``, idle
-    connections by uvicorn. Clients that would rather go on in another protocol, as Java's with
-    HTTP/2, are answered in this one, and those of HTTP/1.0 without chunks.
+    A head that does not end after many bytes closes it, too. Bodies are waited for by
+    ``BodyLimit``, idle connections by uvicorn. Clients that would rather go on in another protocol,
+    as Java's with HTTP/2, are answered in this one, and those of HTTP/1.0 without chunks.
     """
 
     seconds: ClassVar[float]

@@ -131,7 +131,7 @@ class ApiKey:
 class BodyLimit:
     """Refuses bodies of more than ``limit`` bytes, whether or not their size is announced.
 
-    And those that have not come after so many ``seconds``.
+    Bodies that have not come after so many ``seconds`` are refused, too.
     """
 
     def __init__(self, app: ASGIApp, limit: int, seconds: float, metrics: Metrics) -> None:

@@ -14,7 +14,7 @@ from .features import Images, Prompt, checked_floats
 class Given(Images):
     """image_features [F, H] float32 of all images, in the order of their tokens.
 
-    And position_ids [3, B, S] int64 where images are grids, which default to those of text.
+    Where images are grids, position_ids [3, B, S] int64, too, which default to those of text.
     """
 
     kind = "given"
