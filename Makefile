@@ -20,6 +20,10 @@ BUILD_ARGS := -DNPU_BUILD_TESTS=ON
 SECONDS := 60
 SEED := $(shell date +%s)
 SOAK_SECONDS := 600
+# Levels of kernels that `make arm64` tests, all kernels and the rest at the first, and options of npu_tests that choose
+# among its tests, such as -tc=*attention*.
+LEVELS := neon_bf16 neon portable
+TESTS :=
 # Name filter of negative tests, of calls and models that must be rejected: bad shapes, dtypes, tables,
 # lengths and attributes.
 REFUSALS := error or wrong or refuse or checked or unknown or bad or hostile
@@ -120,8 +124,8 @@ asan: $(VENV)/deps  ## the C++ tests, the negative tests and make fuzz under Add
 tsan: $(VENV)/deps  ## the C++ tests under ThreadSanitizer
 	PYTHON=$(PY) tools/sanitize.sh thread
 
-arm64: $(VENV)/deps  ## cross-compile for ARM64 and run the C++ tests of each level of kernels in an emulator
-	PYTHON=$(PY) tools/arm64.sh
+arm64: $(VENV)/deps  ## the C++ tests, cross-compiled for ARM64, in an emulator: LEVELS="neon_bf16 neon portable"
+	PYTHON=$(PY) LEVELS="$(LEVELS)" tools/arm64.sh $(TESTS)
 
 guard: build  ## the tests with device memory that host code dies of touching; those of no values on the null backend
 	ORT_NPU_BACKEND=null $(PYTEST) -m no_values
