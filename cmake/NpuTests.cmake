@@ -3,6 +3,9 @@
 find_package(Doctest REQUIRED)
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/cpp/*_test.cc")
 add_executable(npu_tests "${PROJECT_SOURCE_DIR}/tests/cpp/main.cc" ${test_sources})
+# The order of a session's runs, which needs no onnxruntime.
+target_sources(npu_tests PRIVATE "${PROJECT_SOURCE_DIR}/ep/provider/device_state.cc"
+                                 "${PROJECT_SOURCE_DIR}/ep/provider/session_runs.cc")
 target_include_directories(npu_tests SYSTEM PRIVATE "${Doctest_INCLUDE_DIR}")
 target_link_libraries(npu_tests PRIVATE npu_runtime)
 target_compile_options(npu_tests PRIVATE -O1 -fopenmp-simd)  # kernel headers are written for it

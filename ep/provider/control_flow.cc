@@ -45,7 +45,7 @@ class LoopHelper final : public OrtLoopKernelHelper {
 
  private:
   void Join(Stream* stream, const OrtValue* const* values, size_t count, char* output, size_t bytes) const {
-    if (stream != nullptr) SessionRuns::EnterCurrent(*stream);
+    const bool own = stream == nullptr || SessionRuns::EnterCurrent(*stream);
     for (size_t i = 0; i < count; ++i) {
       size_t size = 0;
       api_.Check(api_.ort.GetTensorSizeInBytes(values[i], &size));
@@ -56,6 +56,7 @@ class LoopHelper final : public OrtLoopKernelHelper {
       output += size;
       bytes -= size;
     }
+    if (!own) stream->Synchronize();
   }
 
   const Api& api_;
@@ -101,8 +102,10 @@ class ScanHelper final : public OrtScanKernelHelper {
                         DataOf(api_, input));
     };
     if (stream != nullptr) {
-      SessionRuns::EnterCurrent(*stream);
-      return launch(*stream);
+      const bool own = SessionRuns::EnterCurrent(*stream);
+      launch(*stream);
+      if (!own) stream->Synchronize();
+      return;
     }
     const DeviceState::OwnStream own(device_);
     RunToEnd(*own, [&] { launch(*own); });
@@ -144,9 +147,15 @@ const ControlFlow* FindControlFlow(const GraphNode& node) {
   return nullptr;
 }
 
-std::string WhyControlFlowUnsupported(const GraphNode& node, bool graphs) {
+std::string WhyControlFlowUnsupported(const GraphNode& node, const Options& options) {
   const std::string& type = node.view.op_type;
-  if (graphs) return type + " decides on the host what runs, which a captured graph cannot";
+  // Onnxruntime 1.26 and later keeps a run's streams as long as the thread that called run, but those of a body as long
+  // as its own thread, with the stream of the node that has the body among them: a dangling pointer for the next run.
+  if (options.parallel) {
+    return type +
+           " runs on the NPU in a session with SessionOptions.execution_mode ORT_SEQUENTIAL only, got ORT_PARALLEL";
+  }
+  if (options.graphs) return type + " decides on the host what runs, which a captured graph cannot";
   if (!std::all_of(node.inputs.begin(), node.inputs.end(), OnDevice) ||
       !std::all_of(node.outputs.begin(), node.outputs.end(), OnDevice))
     return type + " of values that the NPU cannot hold";

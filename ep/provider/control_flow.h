@@ -8,6 +8,7 @@
 #include "ep/provider/abi.h"
 #include "ep/provider/device_state.h"
 #include "ep/provider/node_view.h"
+#include "ep/provider/options.h"
 #include "ep/runtime/op_registry.h"
 
 namespace npu::provider {
@@ -25,6 +26,6 @@ const std::vector<ControlFlow>& ControlFlows();
 // Null if the node is none of these.
 const ControlFlow* FindControlFlow(const GraphNode& node);
 // Why such a node is left to the CPU, else empty.
-std::string WhyControlFlowUnsupported(const GraphNode& node, bool graphs);
+std::string WhyControlFlowUnsupported(const GraphNode& node, const Options& options);
 
 }  // namespace npu::provider

@@ -68,8 +68,9 @@ class DataTransfer final : public OrtDataTransferImpl {
       WaitForThread(*devices_[api_.ep.MemoryDevice_GetDeviceId(dst_memory)]);
       stream = nullptr;
     }
-    if (stream != nullptr) SessionRuns::EnterCurrent(*stream);
+    const bool own = stream == nullptr || SessionRuns::EnterCurrent(*stream);
     CopyTensor(api_, device, stream, src, *from, dst, *to);
+    if (!own) stream->Synchronize();
   }
 
   const Api& api_;

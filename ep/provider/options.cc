@@ -15,6 +15,9 @@ namespace {
 constexpr std::string_view kPrefix = "ep.npuexecutionprovider.";
 // Set by the package, because a provider cannot read SessionOptions.enable_mem_reuse.
 constexpr std::string_view kNoMemoryPlanKey = "npu.no_memory_plan";
+// Set by the package: with "1" the session has SessionOptions.execution_mode ORT_PARALLEL, which a provider cannot
+// read.
+constexpr std::string_view kParallelKey = "npu.parallel";
 // Set by the package when a session shall store its graph, which onnxruntime refuses for fused nodes.
 constexpr std::string_view kNoFusionKey = "npu.no_fusion";
 // Onnxruntime's own: with "1" it stores a compiled model, in this file, and its packed constants inside or beside it.
@@ -195,6 +198,7 @@ Options ReadOptions(const Api& api, const OrtSessionOptions* session_options, in
   for (size_t i = 0; i < count; ++i) {
     std::string_view key = keys[i];
     if (key == kNoMemoryPlanKey) options.memory_plan = false;
+    if (key == kParallelKey) options.parallel = std::string_view(values[i]) == "1";
     if (key == kNoFusionKey) may_compile = false;
     if (key == kNoCompileKey) may_compile = may_compile && std::string_view(values[i]) != "1";
     if (key == kCompileKey) options.compile = std::string_view(values[i]) == "1";

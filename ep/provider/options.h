@@ -26,6 +26,7 @@ struct Options {
   bool embed_context = false;                // its packed constants are inside
   std::string context_path = "";             // its file, if the caller names it
   bool memory_plan = true;                   // onnxruntime plans which values of a run share memory
+  bool parallel = false;                     // onnxruntime's own threads call kernels (ORT_PARALLEL)
   bool communicates = false;                 // with other ranks, over MPI; what follows says how
   int rank = -1, world_size = -1;            // as the caller expects them; -1: any
   std::string groups = "world";              // see ParseGroups

@@ -36,7 +36,7 @@ std::string WhyNotImplemented(const Api& api, OrtEpGraphSupportInfo* support, co
   const std::string name = OperatorName(node.domain, node.view.op_type);
   if (options.cpu_operators.contains(name)) return Concat("the option cpu_operators leaves ", name, " to the CPU");
   if (const ControlFlow* flow = FindControlFlow(node)) {
-    const std::string why = WhyControlFlowUnsupported(node, options.graphs);
+    const std::string why = WhyControlFlowUnsupported(node, options);
     if (why.empty()) *def = &flow->def;
     return why;
   }

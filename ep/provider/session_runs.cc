@@ -1,6 +1,7 @@
 #include "ep/provider/session_runs.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <exception>
 #include <utility>
@@ -15,7 +16,7 @@
 #include "ep/runtime/worker_thread.h"
 
 namespace npu::provider {
-thread_local std::weak_ptr<SessionRuns::Run> SessionRuns::current;
+thread_local std::vector<std::weak_ptr<SessionRuns::Run>> SessionRuns::current;
 
 namespace {
 
@@ -24,6 +25,36 @@ void MakeBlocking(Stream& stream) {
   auto* extensions = dynamic_cast<BackendExtensions*>(&stream.device().backend());
   if (extensions != nullptr) extensions->MakeBlocking(stream.handle());
 }
+
+// The sessions that threads of onnxruntime's own work for.
+class ParallelSessions {
+ public:
+  static ParallelSessions& Instance() {
+    static auto* const instance = new ParallelSessions;  // sessions may end after the program's static objects
+    return *instance;
+  }
+
+  void Add(std::weak_ptr<SessionRuns> session) {
+    std::lock_guard lock(mutex_);
+    std::erase_if(sessions_, [](const auto& other) { return other.expired(); });
+    sessions_.push_back(std::move(session));
+    any_ = true;
+  }
+
+  std::vector<std::shared_ptr<SessionRuns>> All() {
+    std::vector<std::shared_ptr<SessionRuns>> all;
+    if (!any_) return all;
+    std::lock_guard lock(mutex_);
+    for (const auto& session : sessions_)
+      if (auto live = session.lock()) all.push_back(std::move(live));
+    return all;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::atomic<bool> any_{false};
+  std::vector<std::weak_ptr<SessionRuns>> sessions_;
+};
 
 }  // namespace
 
@@ -93,7 +124,15 @@ void SessionRuns::Begin(uintptr_t compute_stream, const std::string& caller) {
   if (elsewhere) run->caller = &stream;
   std::lock_guard lock(mutex_);
   runs_.push_back(std::move(run));
-  current = runs_.back();
+  current.push_back(runs_.back());
+}
+
+std::shared_ptr<SessionRuns::Run> SessionRuns::Current() {
+  while (!current.empty()) {
+    if (auto run = current.back().lock()) return run;
+    current.pop_back();
+  }
+  return nullptr;
 }
 
 void SessionRuns::Join(Run& run, Stream& stream) {
@@ -103,7 +142,7 @@ void SessionRuns::Join(Run& run, Stream& stream) {
 }
 
 bool SessionRuns::Enter(Stream& stream) {
-  if (const auto run = current.lock(); run != nullptr && run->owner == this) {
+  if (const auto run = Current(); run != nullptr && run->owner == this) {
     if (run->entered == &stream) return true;
     std::lock_guard lock(mutex_);
     for (const auto& other : runs_)
@@ -116,6 +155,7 @@ bool SessionRuns::Enter(Stream& stream) {
   Ends before;
   {
     std::lock_guard lock(mutex_);
+    if (!std::exchange(parallel_, true)) ParallelSessions::Instance().Add(weak_from_this());
     if (runs_.size() == 1) {
       Join(*runs_.front(), stream);
       return true;
@@ -132,9 +172,18 @@ bool SessionRuns::Enter(Stream& stream) {
   return false;
 }
 
-void SessionRuns::EnterCurrent(Stream& stream) {
-  const auto run = current.lock();
-  if (run != nullptr && &run->owner->device_.device() == &stream.device()) (void)run->owner->Enter(stream);
+bool SessionRuns::EnterCurrent(Stream& stream) {
+  if (const auto run = Current()) {
+    return &run->owner->device_.device() != &stream.device() || run->owner->Enter(stream);
+  }
+  for (const auto& session : ParallelSessions::Instance().All())
+    if (session->Owns(stream)) return session->Enter(stream);
+  return true;
+}
+
+bool SessionRuns::Owns(const Stream& stream) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(streams_.begin(), streams_.end(), [&](const auto& own) { return own.get() == &stream; });
 }
 
 // The run's work on the stream becomes one of its ends; false: there was none, or it is over and succeeded.
@@ -182,7 +231,7 @@ Status SessionRuns::Await(const std::vector<Stream*>& streams) {
 }
 
 void SessionRuns::Settle() {
-  const auto run = current.lock();
+  const auto run = Current();
   if (run == nullptr || run->owner != this) return;
   Ends ends;
   Unclosed unclosed;
@@ -202,12 +251,35 @@ void SessionRuns::Settle() {
 }
 
 void SessionRuns::SettleCurrent(Device& device) {
-  const auto run = current.lock();
-  if (run != nullptr && &run->owner->device_.device() == &device) run->owner->Settle();
+  if (const auto run = Current()) {
+    if (&run->owner->device_.device() == &device) run->owner->Settle();
+    return;
+  }
+  for (const auto& session : ParallelSessions::Instance().All())
+    if (&session->device_.device() == &device) session->AwaitRuns();
+}
+
+void SessionRuns::AwaitRuns() {
+  Backend& backend = device_.device().backend();
+  Ends ends;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& run : runs_) {
+      ends.insert(ends.end(), run->ends.begin(), run->ends.end());
+      for (Stream* stream : run->streams) {
+        if (backend.StreamQuery(stream->handle())) continue;
+        auto reached = std::make_shared<Event>(backend);
+        backend.EventRecord(reached->handle(), stream->handle());
+        ends.push_back(std::move(reached));
+      }
+    }
+  }
+  const MayBlock scope;
+  for (const auto& end : ends) backend.EventSynchronize(end->handle());
 }
 
 void SessionRuns::End() {
-  const auto run = current.lock();
+  const auto run = Current();
   if (run == nullptr || run->owner != this) return;
   Unclosed unclosed;
   {
@@ -220,7 +292,7 @@ void SessionRuns::End() {
     });
     unclosed = CloseAll(*run);
   }
-  current.reset();
+  current.pop_back();
   // Work that cannot be ordered by an event must be over when this returns.
   std::exception_ptr failed = unclosed.why;
   if (const Status status = Await(unclosed.streams)) failed = std::make_exception_ptr(FailedBefore(status));

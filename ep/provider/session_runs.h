@@ -15,7 +15,7 @@
 
 namespace npu::provider {
 
-class SessionRuns {
+class SessionRuns : public std::enable_shared_from_this<SessionRuns> {
  public:
   // `compute_stream`: the handle of the stream that all runs follow; 0: each follows its thread's current stream.
   // `blocking`: where the backend can, launches on the session's streams return when they are done.
@@ -35,11 +35,12 @@ class SessionRuns {
   // runs are in progress: the caller must then wait for that work and report its failure, because nobody else can know
   // whose it is.
   [[nodiscard]] bool Enter(Stream& stream);
-  // The same for this thread's run of any session; no effect on a thread of onnxruntime's own.
-  static void EnterCurrent(Stream& stream);
+  // The same for this thread's run of any session; on a thread of onnxruntime's own, for the session of the stream.
+  [[nodiscard]] static bool EnterCurrent(Stream& stream);
   // Waits for the work of this thread's run and throws its failure, which no later run then sees.
   void Settle();
-  // The same for this thread's run of any session on the device, if there is one.
+  // The same for this thread's run of any session on the device. A thread without one may be onnxruntime's own: it
+  // waits for the runs of all sessions that such threads work for, to which it leaves their failures.
   static void SettleCurrent(Device& device);
   // Ends this thread's run; its work may still be in flight unless it was waited for. Throws if later work cannot be
   // ordered behind that work, and then waits for it.
@@ -61,8 +62,11 @@ class SessionRuns {
     const Stream* entered = nullptr;    // the last stream that this thread entered
     bool unknown_work = false;          // Enter may have returned false for this run
   };
-  // This thread's run. A session may fail after Begin, and end without End: its run is gone with it.
-  static thread_local std::weak_ptr<Run> current;
+  // This thread's runs, one inside the other: a node of the CPU, such as a custom operator, may run a session. A
+  // session may fail after Begin, and end without End: its run is gone with it.
+  static thread_local std::vector<std::weak_ptr<Run>> current;
+  // The innermost of them; null if there is none.
+  static std::shared_ptr<Run> Current();
   // The end of unawaited work, until it is over.
   struct Unawaited {
     uint64_t told;  // the thread to which Wait() reports a failure; 0: Outstanding reports it to its thread
@@ -75,6 +79,9 @@ class SessionRuns {
   // under the lock: what the run has enqueued there ends with an event, behind which the stream goes on without the
   // failures of the run.
   bool Close(Run& run, Stream& stream);
+  bool Owns(const Stream& stream);
+  // Waits for the work that all runs in progress have enqueued so far.
+  void AwaitRuns();
   void Resume(Stream& stream);
   // Streams whose end no event could mark, and why.
   struct Unclosed {
@@ -94,6 +101,7 @@ class SessionRuns {
   std::vector<Stream*> idle_;
   std::vector<std::shared_ptr<Run>> runs_;  // in progress
   std::vector<Unawaited> unawaited_;
+  bool parallel_ = false;  // threads of onnxruntime's own work for this session
 };
 
 }  // namespace npu::provider

@@ -13,6 +13,8 @@ module wraps it, only for sessions that may use the NPU, to
   node of the CPU hands on the memory of a node of the NPU, such as a Squeeze that of a Shape
   (https://github.com/microsoft/onnxruntime/pull/32466). Without a plan it allocates each value and
   frees it after its last reader, so a run's peak of memory stays what it was;
+- leave If, Loop and Scan to the CPU where onnxruntime's own threads call kernels (ORT_PARALLEL):
+  on the NPU, onnxruntime would give a body the stream of an earlier run, which may be gone;
 - fuse no nodes where the session shall store its graph (``optimized_model_filepath``), which
   onnxruntime refuses for fused nodes;
 - read a model in onnxruntime's own format by way of ONNX (:mod:`.ort_format`);
@@ -38,7 +40,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from onnxruntime import InferenceSession, RunOptions
+from onnxruntime import ExecutionMode, InferenceSession, RunOptions
 from onnxruntime.capi import onnxruntime_pybind11_state as C
 
 from .. import _C
@@ -57,6 +59,7 @@ _NO_BODY = re.compile(r"npu:(\w+) has no CPU form in this model.*")
 DECISIONS = "_npu_decisions"
 _CALLER_KEY = "npu.caller_stream"
 _NO_MEMORY_PLAN_KEY = "npu.no_memory_plan"
+_PARALLEL_KEY = "npu.parallel"
 _NO_FUSION_KEY = "npu.no_fusion"
 _MPI_LIBRARY_KEY = "npu.mpi_library"
 _MPI_LIBRARY = Path(sys.prefix) / "lib" / "libmpi_abi.so.1"  # where the package mpich installs it
@@ -200,6 +203,9 @@ def _create(session: Any, make: Callable[[], None], device_id: Any) -> None:
     options = session._sess_options
     _set_entry(options, _RECORD_KEY)
     _set_entry(options, _NO_MEMORY_PLAN_KEY)
+    parallel = options.execution_mode == ExecutionMode.ORT_PARALLEL
+    if parallel or session_entry(options, _PARALLEL_KEY):  # of an earlier session
+        options.add_session_config_entry(_PARALLEL_KEY, str(int(parallel)))
     if options.optimized_model_filepath:
         _set_entry(options, _NO_FUSION_KEY)
     if _MPI_LIBRARY.exists():
