@@ -136,9 +136,17 @@ std::shared_ptr<SessionRuns::Run> SessionRuns::Current() {
 }
 
 void SessionRuns::Join(Run& run, Stream& stream) {
-  if (std::find(run.streams.begin(), run.streams.end(), &stream) != run.streams.end()) return;
-  for (const auto& event : run.after) device_.device().backend().StreamWaitEvent(stream.handle(), event->handle());
-  run.streams.push_back(&stream);
+  Backend& backend = device_.device().backend();
+  if (std::find(run.streams.begin(), run.streams.end(), &stream) == run.streams.end()) {
+    for (const auto& event : run.after) backend.StreamWaitEvent(stream.handle(), event->handle());
+    run.streams.push_back(&stream);
+  }
+  for (Stream* other : run.streams) {
+    if (other == &stream || backend.StreamQuery(other->handle())) continue;
+    const Event reached(backend);
+    backend.EventRecord(reached.handle(), other->handle());
+    backend.StreamWaitEvent(stream.handle(), reached.handle());
+  }
 }
 
 bool SessionRuns::Enter(Stream& stream) {

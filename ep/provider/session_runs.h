@@ -74,6 +74,8 @@ class SessionRuns : public std::enable_shared_from_this<SessionRuns> {
   };
 
   Stream& CallerOf(uintptr_t compute_stream, const std::string& caller, bool& elsewhere) const;
+  // Orders the stream behind the work before the run and the run's work on other streams: onnxruntime gives the body of
+  // an If, Loop or Scan that is on the CPU a stream of its own, and orders its work with none.
   void Join(Run& run, Stream& stream);
   // Onnxruntime gives a stream to the next run before it tells of the end of the last one. So a stream leaves its run
   // under the lock: what the run has enqueued there ends with an event, behind which the stream goes on without the

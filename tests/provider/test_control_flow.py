@@ -239,3 +239,38 @@ def test_a_node_of_the_cpu_in_a_branch_reads_what_the_npu_has_in_the_other(flag:
     for _ in range(3):
         (got,) = session.run(None, {"x": x, "flag": np.array(flag)})
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-5)  # sums of 16 products
+
+
+@pytest.mark.parametrize("flow", ["If", "Loop"])
+def test_bodies_on_the_npu_of_a_node_on_the_cpu(flow: str) -> None:
+    """Onnxruntime gives such a body a stream of its own, behind which it orders nothing."""
+    rng = np.random.default_rng(0)
+    x, w = ((rng.normal(size=(160, 160)) / 12).astype(np.float32) for _ in range(2))
+    before, inside, after = (
+        [node("MatMul", f"{name}{i} w", f"{name}{i + 1}") for i in range(6)] for name in "xyz"
+    )
+    if flow == "If":
+        inside += [node("Add", "x6 x6", "y0"), node("Neg", "y6", "z0")]
+        inside = [inside[6], *inside[:6], inside[7]]
+        there = helper.make_graph(inside, "there", [], [value("z0", FLOAT, None)])
+        here = helper.make_graph([node("Abs", "x6", "z")], "here", [], [value("z", FLOAT, None)])
+        flowing = helper.make_node("If", ["go"], ["z0"], then_branch=there, else_branch=here)
+    else:
+        body = [*inside, node("Identity", "c", "c_out")]
+        graph = loop_body(body, [("y0", "y6", FLOAT)])
+        flowing = helper.make_node("Loop", ["three", "go", "x6"], ["z0"], body=graph)
+    model = make_model(
+        [*before, flowing, *after],
+        [("x0", FLOAT, [160, 160]), ("go", BOOL, [])],
+        [("z6", FLOAT, None)],
+        {"w": w, "three": np.array(3)},
+    )
+    session = npu_session(model, cpu_operators=flow)
+    placed = {row["op_type"]: row["provider"] for row in onnxruntime_npu.assignment(session)}
+    assert placed[flow] == CPU and placed["MatMul"] == NPU
+    cpu = ort.InferenceSession(model, providers=[CPU])
+    for scale in range(1, 9):
+        feed = {"x0": x * np.float32(scale), "go": np.array(True)}
+        np.testing.assert_allclose(
+            session.run(None, feed)[0], cpu.run(None, feed)[0], rtol=0, atol=1e-3
+        )

@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "tests/cpp/support/test_device.h"
 
@@ -88,6 +90,29 @@ TEST_CASE_FIXTURE(Sessions, "a copy on a thread of onnxruntime's own waits for t
     CHECK(SessionRuns::EnterCurrent(stream));
   }).join();
   outer->End();
+}
+
+TEST_CASE_FIXTURE(Sessions, "a run's work on a stream comes after its earlier work on other streams") {
+  Stream &main = outer->TakeStream(), &body = outer->TakeStream();
+  test::Gate gate;
+  const test::OpenAtExit open{gate};
+  std::vector<int> order;
+  outer->Begin();
+  CHECK(outer->Enter(main));
+  main.Launch("blocked", [&] {
+    gate.Wait();
+    order.push_back(1);
+  });
+  CHECK(outer->Enter(body));
+  body.Launch("in a body", test::Append(order, 2));
+  CHECK(outer->Enter(main));
+  main.Launch("behind it", test::Append(order, 3));
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // time for work that waits for nothing
+  CHECK_FALSE(body.Query());
+  gate.Open();
+  outer->Settle();
+  outer->End();
+  CHECK(order == std::vector<int>{1, 2, 3});
 }
 
 TEST_CASE_FIXTURE(Sessions, "such a copy is waited for while several runs are in progress") {
