@@ -24,8 +24,8 @@ struct Blocks {
         n(attributes.Int("N")),
         bits(attributes.Int("bits")),
         size(attributes.Int("block_size")) {
-    NPU_CHECK(k > 0 && n > 0 && k <= INT32_MAX && n <= INT32_MAX, "[", kOp, "] expected K and N of 1 or more, got ", k,
-              " and ", n);
+    NPU_CHECK(k > 0 && n > 0 && k <= INT32_MAX && n <= INT32_MAX, "[", kOp,
+              "] expected K and N from 1 to 2147483647, got ", k, " and ", n);
     NPU_CHECK(bits == 2 || bits == 4 || bits == 8, "[", kOp, "] expected bits of 2, 4 or 8, got ", bits);
     NPU_CHECK(size >= 16 && size <= (1 << 20) && (size & (size - 1)) == 0, "[", kOp,
               "] expected a block_size that is a power of 2 from 16 on, got ", size);

@@ -54,12 +54,12 @@ class MultiHeadAttentionKernel final : public Kernel {
                     .dtype = query.dtype,
                     .float32_products = float32_products_,
                     .scale = scale_,
-                    .causal = causal_,
                     .mask_name = in_.mask_name,
                     .mask = ctx.Input(in_.padding),
                     .bias = ctx.Input(in_.score_bias),
                     .hidden = hidden_};
     SetRows(query, ctx.Input(kKey), ctx.Input(kValue), a);
+    a.causal = causal_ && a.query.axes.rows > 1;  // a lone query sees all keys, as in onnxruntime's own kernel
     if (ctx.Input(in_.bias)) SetBias(ctx.Input(in_.bias), ctx.Input(kKey), a);
     SetCache(ctx, a);
     a.Launch(ctx);

@@ -122,8 +122,7 @@ def attended(
         hidden = nodes.onnx("Equal", padding, zero, dtype=_BOOL)
         hidden = nodes.onnx("Unsqueeze", hidden, [1, 2] if rank(padding) == 2 else [1])
         hidden.shape = ir.Shape([None, 1, 1 if rank(padding) == 2 else None, None])
-    if attribute(node, "unidirectional", 0):
-        later = later_keys(nodes, queries, keys, past)
+    if attribute(node, "unidirectional", 0) and (later := _later(nodes, queries, keys, past)):
         if hidden is None:
             hidden = later
         else:
@@ -137,6 +136,22 @@ def attended(
     assert count is not None and size is not None
     made: ir.Value = nodes.onnx("Reshape", joined, nodes.joined_sizes(0, 0, count * size))
     return made
+
+
+def _later(
+    nodes: Nodes, queries: ir.Value, keys: ir.Value, past: ir.Value | None
+) -> ir.Value | None:
+    """Return [S, T], which keys a causal row does not see, or None: a lone one sees all."""
+    length = static_size(queries, 2)
+    if length == 1:
+        return None
+    later = later_keys(nodes, queries, keys, past)
+    if past is not None or length is not None:  # with a cache, a lone row is the last one
+        return later
+    several = nodes.onnx("Greater", nodes.size(queries, 2), nodes.constant([1]), dtype=_BOOL)
+    later = nodes.onnx("And", later, several, dtype=_BOOL)
+    later.shape = ir.Shape([None, None])
+    return later
 
 
 def _seen(nodes: Nodes, lengths: ir.Value, keys: ir.Value) -> ir.Value:

@@ -315,6 +315,19 @@ def test_multi_head_attention_with_a_cache(tmp_path, past, mask, bias, causal):
     check(model, tmp_path, inputs, FUSED, 1e-5)
 
 
+@pytest.mark.parametrize("known", [False, True])
+def test_a_lone_row_of_causal_attention_sees_all_keys(tmp_path, known):
+    columns = HEADS * SIZE
+    inputs = {"q": normal(BATCH, 1, columns)}
+    inputs |= {n: normal(BATCH, PAST, columns, seed=i) for i, n in enumerate("kv", 5)}
+    options = {"domain": MICROSOFT, "num_heads": HEADS, "unidirectional": 1}
+    node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], **options)
+    model = model_of([node], inputs, {"y": np.float32})
+    if not known:
+        model.graph.input[0].type.tensor_type.shape.dim[1].dim_param = "rows"
+    check(model, tmp_path, inputs, FUSED, 1e-5)
+
+
 @pytest.mark.parametrize("outputs", [["y"], ["y", "", ""], ["y", "present_k", "present_v"]])
 def test_attention_over_heads_of_an_encoder(tmp_path, outputs):
     inputs = {"q": normal(BATCH, NEW, HEADS * SIZE)}

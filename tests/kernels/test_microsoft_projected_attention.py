@@ -204,6 +204,20 @@ def test_cross_attention() -> None:
         close(mha(run_npu, given)[0], mha(run_cpu, given)[0])
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_lone_row_sees_all_keys_where_attention_is_causal(masked: bool) -> None:
+    """As in a step whose keys come from a cache that the model keeps itself."""
+    rng = np.random.default_rng(12)
+    given = mha_inputs(rng, keys=9)
+    given[0] = given[0][:, :1]
+    if masked:
+        given[4] = np.array([9, 4], np.int32)[:BATCH]
+    for _ in range(2):
+        got = mha(run_npu, given, unidirectional=1, **VALUE)[0]
+        close(got, mha(run_cpu, given, unidirectional=1, **VALUE)[0])
+        given[1], given[2] = heads_first(given[1]), heads_first(given[2])
+
+
 def test_packed_operands() -> None:
     """Only CUDA has them: the CPU provider gets the same values in tensors of their own."""
     rng = np.random.default_rng(9)

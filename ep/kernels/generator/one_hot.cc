@@ -16,7 +16,7 @@ int64_t ReadDepth(const TensorView& depth) {
   NPU_CHECK(depth.elements() == 1, "[OneHot] expected depth to be one value, got shape ", depth.shape);
   return DispatchTypes("OneHot", depth.dtype, IndexTypes{}, [&](auto type) {
     const auto value = static_cast<double>(*depth.as<const decltype(type)>());
-    NPU_CHECK(value >= 0 && value < 0x1p53, "[OneHot] expected depth >= 0, got ", value);
+    NPU_CHECK(value >= 0 && value < 0x1p53, "[OneHot] expected a depth from 0 to 2^53, got ", value);
     return static_cast<int64_t>(value);
   });
 }
