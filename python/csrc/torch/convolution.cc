@@ -74,7 +74,12 @@ struct Convolution {
 
   // Without a bias if that is not defined.
   at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias = {}) const {
-    if (KernelCall call("Conv"); call.Takes(0, x.scalar_type())) return Call(call, x, weight, bias).One();
+    if (KernelCall call("Conv"); call.Takes(0, x.scalar_type())) {
+      at::Tensor y = Call(call, x, weight, bias).One();
+      // The padding of a transposed convolution's output may have room for more windows than it had inputs.
+      for (size_t d = 0; d < rank(); ++d) y = y.narrow(static_cast<int64_t>(d) + 2, 0, output[d]);
+      return y.contiguous();
+    }
     if (bias.defined()) return AddBias(Forward(x, weight), bias);
     Sizes sizes{x.size(0), weight.size(0)};
     sizes.insert(sizes.end(), output.begin(), output.end());
