@@ -23,3 +23,14 @@ def test_complex_gradients():
         return size.grad, angle.grad
 
     equal_on_cpu(gradient, torch.rand(3), torch.rand(3))
+
+
+def test_conjugates_in_memory():
+    x = torch.randn(3, 4, dtype=torch.complex64)
+    equal_on_cpu(torch.conj_physical, x)
+    equal_on_cpu(lambda t: torch.conj_physical(t.conj()), x)
+    equal_on_cpu(lambda t: t.clone().conj_physical_(), x)
+    equal_on_cpu(lambda t: t.clone().t()[1:].conj_physical_(), x)
+    equal_on_cpu(lambda t: torch.conj_physical(t, out=torch.empty_like(t).t().contiguous().t()), x)
+    equal_on_cpu(lambda t: t.real.contiguous().conj_physical_(), x)
+    equal_on_cpu(lambda t: t.mH.resolve_conj(), x)
