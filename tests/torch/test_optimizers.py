@@ -23,6 +23,8 @@ CASES: list[tuple[type[torch.optim.Optimizer], dict[str, Any]]] = [
     (torch.optim.AdamW, {"lr": 0.01, "capturable": True}),
     (torch.optim.RMSprop, {"lr": 0.01, "momentum": 0.9}),
     (torch.optim.Adagrad, {"lr": 0.01}),
+    (torch.optim.Adagrad, {"lr": 0.01, "lr_decay": 0.1, "weight_decay": 0.1, "fused": True}),
+    (torch.optim.Adagrad, {"lr": 0.01, "maximize": True, "eps": 1e-3, "fused": True}),
     (torch.optim.Adadelta, {}),
     (torch.optim.Adamax, {}),
     (torch.optim.NAdam, {}),
@@ -61,7 +63,7 @@ def test_steps_match_cpu(case):
 
 
 @pytest.mark.parametrize("options", [{"fused": True}, {}], ids=["fused", "foreach"])
-@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
+@pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad])
 def test_scaler_skips_steps_with_infinities(kind, options):
     model = make_model().npu()
     optimizer = kind(model.parameters(), lr=0.1, **options)

@@ -173,6 +173,44 @@ void FusedSgdTensorLr(at::TensorList params, at::TensorList grads, at::TensorLis
       is_first_step, Scaling("_fused_sgd_", grad_scale, found_inf));
 }
 
+void Adagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps, Number lr,
+             double rate_decay, double weight_decay, double epsilon, bool maximize, Scaling scaling) {
+  constexpr const char* kOp = "_fused_adagrad_";
+  CheckCount(kOp, "grads", grads.size(), params.size());
+  CheckCount(kOp, "state_sums", sums.size(), params.size());
+  CheckCount(kOp, "state_steps", steps.size(), params.size());
+  for (size_t k = 0; k < params.size(); ++k) {
+    const at::Tensor& param = params[k];
+    KernelCall call("Adagrad", "npu.aten");
+    CheckParameter(kOp, call, param);
+    CheckLike(kOp, "grads", grads[k], param);
+    CheckLike(kOp, "state_sums", sums[k], param);
+    if (param.numel() == 0) continue;
+    Number step(kOp, "state_steps", steps[k]);
+    const Updated p(param), g(grads[k]), sum(sums[k]);
+    for (const Updated* updated : {&p, &g, &sum}) updated->Give(call);
+    for (Number* number : {&step, &lr, &scaling.scale, &scaling.found_inf}) number->Give(call, param);
+    call.Set("lr_decay", rate_decay)
+        .Set("weight_decay", weight_decay)
+        .Set("eps", epsilon)
+        .Set("maximize", int64_t{maximize})
+        .Run(0);
+    for (const Updated* updated : {&p, &g, &sum}) updated->Store();
+  }
+}
+void FusedAdagrad(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps, double lr,
+                  double rate_decay, double weight_decay, double epsilon, bool maximize, const MaybeTensor& grad_scale,
+                  const MaybeTensor& found_inf) {
+  Adagrad(params, grads, sums, steps, lr, rate_decay, weight_decay, epsilon, maximize,
+          Scaling("_fused_adagrad_", grad_scale, found_inf));
+}
+void FusedAdagradTensorLr(at::TensorList params, at::TensorList grads, at::TensorList sums, at::TensorList steps,
+                          const at::Tensor& lr, double rate_decay, double weight_decay, double epsilon, bool maximize,
+                          const MaybeTensor& grad_scale, const MaybeTensor& found_inf) {
+  Adagrad(params, grads, sums, steps, Number("_fused_adagrad_", "lr", lr), rate_decay, weight_decay, epsilon, maximize,
+          Scaling("_fused_adagrad_", grad_scale, found_inf));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("_fused_adam_", &FusedAdam<false>);
@@ -181,6 +219,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("_fused_adamw_.tensor_lr", &FusedAdamTensorLr<true>);
   m.impl("_fused_sgd_", &FusedSgd);
   m.impl("_fused_sgd_.tensor_lr", &FusedSgdTensorLr);
+  m.impl("_fused_adagrad_", &FusedAdagrad);
+  m.impl("_fused_adagrad_.tensor_lr", &FusedAdagradTensorLr);
 }
 
 }  // namespace
