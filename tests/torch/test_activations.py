@@ -23,6 +23,9 @@ ACTIVATIONS = {
     "hardtanh": lambda x: F.hardtanh(x, -0.5, 0.8),
     "relu6": F.relu6,
     "logsigmoid": F.logsigmoid,
+    "hardshrink": lambda x: F.hardshrink(x, 0.7),
+    "softshrink": lambda x: F.softshrink(x, 0.7),
+    "rrelu_in_eval": lambda x: F.rrelu(x, 0.1, 0.4),
     "transposed": lambda x: F.softplus(x.transpose(1, 2)),
     "flip": lambda x: x.flip(0, 2),
     "roll": lambda x: x.roll((3, -1), (1, 2)).roll(4),
@@ -64,3 +67,35 @@ def test_mish_and_logits_loss_round_once():
     got = loss(x.npu(), y.npu(), reduction="none", pos_weight=p.npu())
     expected = loss(x.float(), y.float(), reduction="none", pos_weight=p.float()).half()
     assert (got.cpu() != expected).sum() <= 2
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_shrinks_keep_nan(dtype):
+    x = torch.tensor([float("nan"), float("inf"), -0.5, 0.5, 0.25, -float("inf")], dtype=dtype)
+    for shrink in (F.hardshrink, F.softshrink):
+        torch.testing.assert_close(shrink(x.npu()).cpu(), shrink(x), equal_nan=True)
+    with pytest.raises(RuntimeError, match="lambda must be in range"):
+        F.softshrink(x.npu(), -1)
+
+
+def test_random_slopes_of_rrelu():
+    x = torch.linspace(-2, 2, 2001, device="npu")[:-1].requires_grad_()
+    torch.npu.manual_seed(3)
+    y = F.rrelu(x, 0.1, 0.4, training=True)
+    y.sum().backward()
+    slopes = (y / x).detach()
+    assert torch.equal(y[x > 0], x[x > 0])
+    below = slopes[x < 0]
+    assert below.min().item() >= 0.1 and below.max().item() <= 0.4 + 1e-6
+    assert below.std().item() == pytest.approx(0.3 / 12**0.5, rel=0.1)
+    torch.testing.assert_close(x.grad[x != 0], slopes[x != 0])
+    torch.npu.manual_seed(3)
+    again = x.detach().clone()
+    assert torch.equal(F.rrelu_(again, 0.1, 0.4, training=True), y) and torch.equal(again, y)
+
+
+def test_shuffled_channels():
+    x = torch.arange(48.0).view(2, 6, 2, 2)
+    assert torch.equal(F.channel_shuffle(x.npu(), 3).cpu(), F.channel_shuffle(x, 3))
+    with pytest.raises(RuntimeError, match="must be divisible by groups"):
+        F.channel_shuffle(x.npu(), 4)

@@ -46,7 +46,7 @@ def test_erfinv_and_trunc(dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_unary_float_functions(dtype):
     x = torch.linspace(0.01, 4, 50, dtype=torch.float64).to(dtype)
-    names = ("acosh", "asinh", "atan", "cosh", "erfc", "exp2", "expm1", "frac", "lgamma")
+    names = ("acosh", "asinh", "atan", "cosh", "erfc", "exp2", "expm1", "frac", "lgamma", "digamma")
     names += ("log10", "log1p", "log2", "sinh", "tan")
     for function in (getattr(torch, name) for name in names):
         equal_on_cpu(function, x)
@@ -60,7 +60,7 @@ def test_unary_float_functions(dtype):
 def test_binary_float_functions(dtype):
     special = [-math.inf, -2.5, -0.0, 0.0, 0.3, 1.0, math.inf, math.nan]
     a = torch.tensor(special).to(dtype)
-    for name in ("atan2", "copysign", "hypot", "logaddexp", "xlogy"):
+    for name in ("atan2", "copysign", "hypot", "logaddexp", "logaddexp2", "xlogy", "fmax", "fmin"):
         function = getattr(torch, name)
         equal_on_cpu(function, a, a[:, None])
         equal_on_cpu(function, a[:, None], a)
@@ -96,3 +96,29 @@ def test_sign_of_nan_is_0(function, dtype):
     assert torch.equal(
         torch.tensor([-3, 0, 9], device="npu").sign().cpu(), torch.tensor([-1, 0, 1])
     )
+
+
+def test_digamma_at_poles_and_far_away():
+    x = [-30.25, -2.5, -2.0, -1e-9, 1e-9, 1.4616321449683623, 9.99, 10.0, 1e6, math.nan, -math.inf]
+    equal_on_cpu(torch.digamma, torch.tensor(x, dtype=torch.float64), rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int64, torch.bool], ids=str)
+def test_functions_of_floats_take_integers(dtype):
+    x = torch.tensor([0, 1, 3, 100]).to(dtype)
+    equal_on_cpu(torch.fmax, x, x.flip(0))
+    equal_on_cpu(torch.fmin, x, x.flip(0)[:, None])
+    if dtype != torch.bool:
+        for function in (torch.ceil, torch.floor, torch.round, torch.neg):
+            equal_on_cpu(function, x)
+        equal_on_cpu(lambda t: t.clone().ceil_(), x)
+
+
+@dtypes
+def test_rounding_to_decimals(dtype):
+    x = torch.tensor([0.125, -2.675, 1234.5678, -0.05, math.inf, math.nan]).to(dtype)
+    for decimals in (-2, 0, 1, 2):
+        wide = x.float() if dtype.itemsize == 2 else x
+        expected = torch.round(wide, decimals=decimals).to(dtype)
+        got = torch.round(x.npu(), decimals=decimals)
+        torch.testing.assert_close(got.cpu(), expected, equal_nan=True)

@@ -36,5 +36,21 @@ OpDef BitShift() {
 
 NPU_ONNX_KERNEL(BitShift());
 
+// torch's shifts, also of signed integers: one by less than 0, or by the width of the type or more, shifts all bits
+// out. To the right, copies of the sign come in.
+template <class T>
+bool ShiftsAll(T by) {
+  return by < 0 || by >= kWidth<T>;
+}
+NPU_ONNX_KERNEL(AtenFunction<"LeftShift", IntegerTypes, kCheapGrain>(
+    [](auto x, auto by) {
+      using Bits = std::make_unsigned_t<decltype(x)>;
+      return ShiftsAll(by) ? decltype(x){0} : static_cast<decltype(x)>(static_cast<Bits>(x) << by);
+    },
+    {"self", "other"}));
+NPU_ONNX_KERNEL(AtenFunction<"RightShift", IntegerTypes, kCheapGrain>(
+    [](auto x, auto by) { return ShiftsAll(by) ? static_cast<decltype(x)>(x < 0 ? -1 : 0) : x >> by; },
+    {"self", "other"}));
+
 }  // namespace
 }  // namespace npu

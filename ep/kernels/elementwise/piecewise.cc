@@ -110,5 +110,21 @@ NPU_ONNX_KERNEL(AtenFunction<"HardTanhGrad">([](auto g, auto x, auto low,
                                                 auto high) { return x <= low || x >= high ? decltype(x){0} : g; },
                                              {"grad", "self"}, {FloatAttribute("min_val"), FloatAttribute("max_val")}));
 
+// Unlike ONNX's Shrink, which makes NaN 0.
+template <class C>
+bool Within(C x, C limit) {
+  return x >= -limit && x <= limit;
+}
+NPU_ONNX_KERNEL(AtenFunction<"HardShrink">([](auto x, auto lambd) { return Within(x, lambd) ? decltype(x){0} : x; },
+                                           {"self"}, {FloatAttribute("lambd")}));
+NPU_ONNX_KERNEL(AtenFunction<"SoftShrink">(
+    [](auto x, auto lambd) { return x > lambd    ? x - lambd
+                                    : x < -lambd ? x + lambd
+                                                 : x * 0; }, {"self"},
+    {FloatAttribute("lambd")}));
+NPU_ONNX_KERNEL(AtenFunction<"ShrinkGrad">([](auto g, auto x,
+                                              auto lambd) { return Within(x, lambd) ? decltype(x){0} : g; },
+                                           {"grad", "self"}, {FloatAttribute("lambd")}));
+
 }  // namespace
 }  // namespace npu

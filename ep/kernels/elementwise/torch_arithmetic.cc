@@ -11,6 +11,9 @@ NPU_ONNX_KERNEL(AtenFunction<"Frac">([](auto x) { return x - std::trunc(x); }, {
 // 0 of NaN, where ONNX says NaN.
 NPU_ONNX_KERNEL(AtenFunction<"Sign">([](auto x) { return (x > 0) - (x < 0); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"CopySign">([](auto x, auto y) { return std::copysign(x, y); }, {"self", "other"}));
+// The larger and the smaller one; a number if one of them is NaN, where ONNX's Max and Min say NaN.
+NPU_ONNX_KERNEL(AtenFunction<"FMax">([](auto x, auto y) { return x != x || x < y ? y : x; }, {"self", "other"}));
+NPU_ONNX_KERNEL(AtenFunction<"FMin">([](auto x, auto y) { return x != x || x > y ? y : x; }, {"self", "other"}));
 // From the nearer end, so that both ends are met.
 NPU_ONNX_KERNEL(AtenFunction<"Lerp">(
     [](auto a, auto b, auto weight) {

@@ -7,6 +7,10 @@
 #include <ATen/ops/bitwise_or_meta.h>
 #include <ATen/ops/bitwise_xor_meta.h>
 #include <ATen/ops/div_meta.h>
+#include <ATen/ops/fmax_meta.h>
+#include <ATen/ops/fmax_ops.h>
+#include <ATen/ops/fmin_meta.h>
+#include <ATen/ops/fmin_ops.h>
 #include <ATen/ops/fmod_meta.h>
 #include <ATen/ops/lerp_meta.h>
 #include <ATen/ops/linalg_cross_meta.h>
@@ -22,6 +26,7 @@
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/structured.h"
 
@@ -171,6 +176,17 @@ at::Tensor& MaximumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out
 at::Tensor& MinimumOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   return Binary<at::meta::structured_minimum, at::_ops::minimum_out>({"Min", "And"}, a, b, out);
 }
+// Integers have no NaN that the other number would replace.
+at::Tensor& FmaxOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  if (!at::isFloatingType(at::result_type(a, b)))
+    return Binary<at::meta::structured_fmax, at::_ops::fmax_out>({"Max", "Or"}, a, b, out);
+  return Elementwise<at::meta::structured_fmax, at::_ops::fmax_out>(Aten("FMax"), {a, b}, out, a, b);
+}
+at::Tensor& FminOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
+  if (!at::isFloatingType(at::result_type(a, b)))
+    return Binary<at::meta::structured_fmin, at::_ops::fmin_out>({"Min", "And"}, a, b, out);
+  return Elementwise<at::meta::structured_fmin, at::_ops::fmin_out>(Aten("FMin"), {a, b}, out, a, b);
+}
 at::Tensor& PowOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
   return Binary<at::meta::structured_pow_Tensor_Tensor, at::_ops::pow_Tensor_Tensor_out>({"Pow", nullptr}, a, b, out);
 }
@@ -207,6 +223,8 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("pow.Tensor_Tensor_out", &PowOut);
   m.impl("pow.Tensor_Scalar_out", &PowScalarOut);
   m.impl("pow.Scalar_out", &PowOfScalarOut);
+  m.impl("fmax.out", &FmaxOut);
+  m.impl("fmin.out", &FminOut);
   m.impl("maximum.out", &MaximumOut);
   m.impl("minimum.out", &MinimumOut);
   m.impl("bitwise_and.Tensor_out", &BitwiseAndOut);

@@ -18,6 +18,8 @@
 #include <ATen/ops/copysign_ops.h>
 #include <ATen/ops/cosh_meta.h>
 #include <ATen/ops/cosh_ops.h>
+#include <ATen/ops/digamma_meta.h>
+#include <ATen/ops/digamma_ops.h>
 #include <ATen/ops/erfc_meta.h>
 #include <ATen/ops/erfc_ops.h>
 #include <ATen/ops/erfinv_meta.h>
@@ -40,6 +42,8 @@
 #include <ATen/ops/log1p_ops.h>
 #include <ATen/ops/log2_meta.h>
 #include <ATen/ops/log2_ops.h>
+#include <ATen/ops/logaddexp2_meta.h>
+#include <ATen/ops/logaddexp2_ops.h>
 #include <ATen/ops/logaddexp_meta.h>
 #include <ATen/ops/logaddexp_ops.h>
 #include <ATen/ops/logit_backward_meta.h>
@@ -143,6 +147,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   NPU_UNARY(cosh, Onnx("Cosh"));
   NPU_UNARY(sinh, Onnx("Sinh"));
   NPU_UNARY(tan, Onnx("Tan"));
+  NPU_UNARY(digamma, Aten("Digamma"));
   NPU_UNARY(erfc, Aten("Erfc"));
   NPU_UNARY(erfinv, Aten("Erfinv"));
   NPU_UNARY(exp2, Aten("Exp2"));
@@ -157,6 +162,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   NPU_BINARY("copysign.out", copysign_Tensor, copysign_out, Aten("CopySign"));
   NPU_BINARY("hypot.out", hypot, hypot_out, Aten("Hypot"));
   NPU_BINARY("logaddexp.out", logaddexp, logaddexp_out, Aten("LogAddExp"));
+  NPU_BINARY("logaddexp2.out", logaddexp2, logaddexp2_out, Aten("LogAddExp2"));
   NPU_BINARY("xlogy.OutTensor", xlogy_Tensor, xlogy_OutTensor, Aten("XLogY"));
 #undef NPU_BINARY
 #undef NPU_UNARY

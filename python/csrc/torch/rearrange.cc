@@ -53,10 +53,20 @@ at::Tensor Roll(const at::Tensor& self, at::IntArrayRef shifts, at::IntArrayRef 
   return rolled;
 }
 
+at::Tensor ChannelShuffle(const at::Tensor& self, int64_t groups) {
+  TORCH_CHECK(self.dim() > 2, "channel_shuffle expects input with > 2 dims, but got input with sizes ", self.sizes());
+  TORCH_CHECK(groups > 0, "Number of groups to divide channels in must be positive. Value of groups:", groups);
+  const int64_t channels = self.size(1);
+  TORCH_CHECK(channels % groups == 0, "Number of channels must be divisible by groups. Got ", channels,
+              " channels and ", groups, " groups.");
+  return self.unflatten(1, {groups, channels / groups}).transpose(1, 2).flatten(1, 2).contiguous();
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("flip", &Flip);
   m.impl("roll", &Roll);
+  m.impl("channel_shuffle", &ChannelShuffle);
 }
 
 }  // namespace

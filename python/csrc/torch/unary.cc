@@ -23,6 +23,9 @@
 #include <ATen/ops/tanh_meta.h>
 #include <torch/library.h>
 
+#include <cmath>
+#include <cstdlib>
+
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/function.h"
@@ -140,17 +143,36 @@ at::Tensor& ErfOut(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& ReciprocalOut(const at::Tensor& self, at::Tensor& out) {
   return Unary<at::meta::structured_reciprocal, at::_ops::reciprocal_out>("Reciprocal", self, out);
 }
+// Unsigned integers wrap around.
 at::Tensor& NegOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", self, out);
+  if (self.scalar_type() != at::kByte) return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", self, out);
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_neg>(out, self);
+  return out.numel() == 0 ? out : BinaryInto("Sub", dtype, ScalarTensor(0, dtype, self), self, out);
+}
+
+// Integers are copied.
+template <class Meta, class Op>
+at::Tensor& Rounded(const char* type, const at::Tensor& self, at::Tensor& out) {
+  if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false)) return Unary<Meta, Op>(type, self, out);
+  InferElementwise<Meta>(out, self);
+  return out.is_same(self) ? out : out.copy_(self);
 }
 at::Tensor& CeilOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_ceil, at::_ops::ceil_out>("Ceil", self, out);
+  return Rounded<at::meta::structured_ceil, at::_ops::ceil_out>("Ceil", self, out);
 }
 at::Tensor& FloorOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_floor, at::_ops::floor_out>("Floor", self, out);
+  return Rounded<at::meta::structured_floor, at::_ops::floor_out>("Floor", self, out);
 }
 at::Tensor& RoundOut(const at::Tensor& self, at::Tensor& out) {
-  return Unary<at::meta::structured_round, at::_ops::round_out>("Round", self, out);
+  return Rounded<at::meta::structured_round, at::_ops::round_out>("Round", self, out);
+}
+// To multiples of a power of ten, in the computing type of 16-bit floats.
+at::Tensor& RoundDecimalsOut(const at::Tensor& self, int64_t decimals, at::Tensor& out) {
+  if (decimals == 0 || !KernelCall("Round").Takes(0, self.scalar_type())) return RoundOut(self, out);
+  InferElementwise<at::meta::structured_round_decimals>(out, self, decimals);
+  const double power = std::pow(10.0, static_cast<double>(std::abs(decimals)));
+  const at::Tensor x = Wide(self);
+  return out.copy_(decimals > 0 ? (x * power).round() / power : (x / power).round() * power);
 }
 // torch's sign of NaN is 0, ONNX's is NaN.
 template <class Meta, class Op>
@@ -183,6 +205,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("ceil.out", &CeilOut);
   m.impl("floor.out", &FloorOut);
   m.impl("round.out", &RoundOut);
+  m.impl("round.decimals_out", &RoundDecimalsOut);
   m.impl("sgn.out", &SgnOut);
   m.impl("sign.out", &SignOut);
   m.impl("silu.out", &SiluOut);
