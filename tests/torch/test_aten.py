@@ -267,6 +267,21 @@ def test_index_put(dtype):
     check(lambda t, i: (t.scatter(0, i, t), t.scatter(0, i, 5), t.scatter_add(0, i, t)), t, index)
 
 
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64, torch.complex128, torch.float32],
+    ids=str,
+)
+def test_cat_moves_elements_of_any_type(dtype):
+    t = torch.arange(12.0).view(3, 4).to(dtype)
+    got = torch.cat([t.npu(), t.npu()[:, ::2]], 1)
+    assert got.dtype == dtype
+    assert torch.equal(got.cpu().cfloat(), torch.cat([t.cfloat(), t.cfloat()[:, ::2]], 1))
+    out = torch.empty(4, 6, dtype=dtype, device="npu").t()
+    torch.cat([t.npu(), t.npu()], out=out)
+    assert torch.equal(out.cpu().cfloat(), torch.cat([t.cfloat(), t.cfloat()]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
 def test_cat_sort_and_factories(dtype):
     t = make(dtype, 3, 4)

@@ -31,3 +31,13 @@ def test_eye_and_linspace(dtype):
         torch.testing.assert_close(
             torch.linspace(*arguments, dtype=dtype, device="npu").cpu(), expected
         )
+
+
+@pytest.mark.usefixtures("no_fallback")
+def test_forward_derivatives_of_matrices():
+    x, weight = torch.randn(3), torch.randn(4, 3)
+
+    def derivative(w, x):
+        return torch.func.jacfwd(lambda t: torch.tanh(w @ t))(x)
+
+    torch.testing.assert_close(derivative(weight.npu(), x.npu()).cpu(), derivative(weight, x))

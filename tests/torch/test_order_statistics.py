@@ -1,4 +1,4 @@
-"""median and kthvalue."""
+"""median, nanmedian and kthvalue."""
 
 import pytest
 import torch
@@ -28,3 +28,22 @@ def test_elements_by_rank(dtype):
     for k in (0, 8):
         with pytest.raises(RuntimeError, match="out of range"):
             x.npu().kthvalue(k, 1)
+
+
+@dtypes
+def test_medians_without_nan(dtype):
+    nan = float("nan")
+    x = torch.tensor([[3, nan, 1, nan], [4, 2, 9, 7], [nan] * 4, [nan, 5, nan, nan]]).to(dtype)
+    for dim in (0, 1):
+        got, expected = x.npu().nanmedian(dim), x.nanmedian(dim)
+        torch.testing.assert_close(got.values.cpu(), expected.values, equal_nan=True)
+        known = expected.values.isfinite()
+        assert torch.equal(got.indices.cpu()[known], expected.indices[known])
+    assert x.npu().nanmedian().item() == x.nanmedian().item()
+    assert x[2].npu().nanmedian().isnan().item()
+    order = torch.randperm(84, generator=torch.Generator().manual_seed(0))
+    check(
+        lambda t: t.nanmedian(1, keepdim=True).values,
+        order.view(4, 7, 3).to(dtype).requires_grad_(),
+    )
+    assert torch.tensor([5, 1, 4, 2]).npu().nanmedian().item() == 2

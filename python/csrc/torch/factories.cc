@@ -3,6 +3,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/triu_indices.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include "python/csrc/torch/fallback.h"
@@ -57,10 +58,18 @@ at::Tensor Upper(int64_t rows, int64_t columns, int64_t offset, at::TensorOption
   return at::triu_indices(rows, columns, offset, options);
 }
 
+// The zeros of forward-mode derivatives, in memory like any others.
+at::Tensor ZerosOfDerivatives(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
+                              std::optional<at::Layout> layout, std::optional<at::Device> device,
+                              std::optional<bool> pinned) {
+  return at::zeros(size, dtype, layout, device.value_or(DeviceAt(CurrentDevice())), pinned);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("tril_indices", &TriangleIndices<&Lower>);
   m.impl("triu_indices", &TriangleIndices<&Upper>);
+  m.impl("_efficientzerotensor", &ZerosOfDerivatives);
   m.impl("eye.out", &EyeSquareOut);
   m.impl("eye.m_out", &EyeOut);
   m.impl("linspace.out", &LinspaceOut);

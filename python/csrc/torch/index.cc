@@ -25,6 +25,7 @@
 #include <tuple>
 #include <vector>
 
+#include "python/csrc/torch/bits.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/operators.h"
@@ -315,11 +316,10 @@ at::Tensor& CatOut(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& o
     axis = meta.meta(tensors, dim).dim;
   }
   if (out.numel() == 0) return out;
-  if (!KernelsKnow(out)) return FallBack<at::_ops::cat_out>(tensors, dim, out);
   KernelCall call("Concat");
   for (const at::Tensor& t : tensors)  // torch accepts an empty vector among any shapes
-    if (t.numel() > 0) call.In(Dense(t, out.scalar_type()));
-  call.Set("axis", axis).Into(out);
+    if (t.numel() > 0) call.In(Bits(Dense(t, out.scalar_type())));
+  call.Set("axis", axis).Into(Bits(out));
   return out;
 }
 

@@ -9,9 +9,9 @@
 #include <ATen/ops/index_copy_ops.h>
 #include <torch/library.h>
 
-#include <bit>
 #include <vector>
 
+#include "python/csrc/torch/bits.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
@@ -77,14 +77,6 @@ at::Tensor& IndexAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& i
   rows.Source("index_add", Dense(source));
   PassAlpha(rows.call, alpha, self.scalar_type());
   return rows.Deliver(out);
-}
-
-// Elements as integers of their size, so that types without kernels can be moved, too; a complex number as a pair.
-at::Tensor Bits(const at::Tensor& t) {
-  if (ToDType(t.scalar_type()) != DType::kUndefined) return t;
-  constexpr at::ScalarType kIntegers[] = {at::kByte, at::kShort, at::kInt, at::kLong, at::kLong};
-  const at::ScalarType dtype = kIntegers[std::countr_zero(static_cast<size_t>(t.element_size()))];
-  return t.element_size() == 16 ? t.unsqueeze(-1).view(dtype) : t.view(dtype);
 }
 
 at::Tensor& IndexCopyOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,

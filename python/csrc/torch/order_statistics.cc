@@ -6,6 +6,7 @@
 #include <ATen/ops/full_like.h>
 #include <ATen/ops/kthvalue_ops.h>
 #include <ATen/ops/median_ops.h>
+#include <ATen/ops/nanmedian_ops.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
@@ -64,11 +65,28 @@ at::Tensor MedianOfAll(const at::Tensor& self) {
   return std::get<0>(self.reshape({-1}).median(0));
 }
 
+// The lower of the two middle numbers, of which NaN, sorted behind them, is none unless there is no other.
+ValuesAndIndices NanMedian(const at::Tensor& self, int64_t given_dim, bool keepdim, at::Tensor& values,
+                           at::Tensor& indices) {
+  const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
+  if (self.dim() == 0 || self.numel() == 0 || !IsNumber(self.scalar_type()))
+    return FallBack<at::_ops::nanmedian_dim_values>(self, dim, keepdim, values, indices);
+  if (!self.is_floating_point()) return Median(self, dim, keepdim, values, indices);
+  const at::Tensor numbers = self.isnan().logical_not().sum(dim, /*keepdim=*/true);
+  return Pick(self, dim, (numbers - 1).clamp_min(0).div(2, "floor"), keepdim, values, indices);
+}
+at::Tensor NanMedianOfAll(const at::Tensor& self) {
+  if (self.numel() == 0) return FallBack<at::_ops::nanmedian>(self);
+  return std::get<0>(self.reshape({-1}).nanmedian(0));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("kthvalue.values", &KthValue);
   m.impl("median.dim_values", &Median);
   m.impl("median", &MedianOfAll);
+  m.impl("nanmedian.dim_values", &NanMedian);
+  m.impl("nanmedian", &NanMedianOfAll);
 }
 
 }  // namespace
