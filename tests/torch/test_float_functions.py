@@ -19,6 +19,7 @@ def test_small_functions(dtype):
     check(torch.sinc, x)
     inside = x.detach().sigmoid().requires_grad_()
     check(torch.logit, inside)
+    check(lambda t: t.clone().logit_(), inside)
     check(lambda t: torch.logit(t * 1.5 - 0.2, eps=0.1), inside)
     infinite = torch.tensor([float("nan"), float("inf"), -float("inf"), 2]).to(dtype)
     for options in ({}, {"nan": 7.0, "posinf": 8.0, "neginf": 9.0}):
@@ -112,6 +113,7 @@ def test_functions_of_floats_take_integers(dtype):
         for function in (torch.ceil, torch.floor, torch.round, torch.neg):
             equal_on_cpu(function, x)
         equal_on_cpu(lambda t: t.clone().ceil_(), x)
+    equal_on_cpu(torch.logit, x)
 
 
 @dtypes

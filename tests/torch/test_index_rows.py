@@ -71,3 +71,15 @@ def test_out_of_range_row_is_a_device_error(operator):
         x.index_fill_(0, torch.ones(1, device="npu"), 1)
     with pytest.raises(RuntimeError, match="0-dimensional value"):
         x.index_fill_(0, torch.tensor([1], device="npu"), torch.ones(2, device="npu"))
+
+
+def test_rows_of_any_type_and_of_a_scalar():
+    x = torch.randn(4, 3, dtype=torch.complex128)
+    for dtype in (torch.complex64, torch.complex128, torch.float8_e5m2):
+        t = (x if dtype.is_complex else x.real).to(dtype)
+        got = t.npu().index_select(1, torch.tensor([2, 0]).npu()).cpu()
+        assert got.dtype == dtype and torch.equal(got.cfloat(), t.cfloat()[:, [2, 0]])
+    scalar = torch.tensor(5, device="npu")
+    assert scalar.index_select(0, torch.tensor([0], device="npu")).item() == 5
+    with pytest.raises(IndexError, match="expected one index of a scalar"):
+        scalar.index_select(0, torch.tensor([0, 0], device="npu"))

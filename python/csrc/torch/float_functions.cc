@@ -89,10 +89,13 @@ at::Tensor& LogitOut(const at::Tensor& self, std::optional<double> eps, at::Tens
   return FunctionInto(logit, self.scalar_type(), {self}, out);
 }
 at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
+  if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true))
+    return self.to(c10::get_default_dtype_as_scalartype()).logit(eps);
   if (!Aten("Logit").Takes(self.scalar_type())) return FallBack<at::_ops::logit>(self, eps);
   at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
   return LogitOut(self, eps, out);
 }
+at::Tensor& LogitInPlace(at::Tensor& self, std::optional<double> eps) { return LogitOut(self, eps, self); }
 at::Tensor& LogitBackward(const at::Tensor& grad, const at::Tensor& self, std::optional<double> eps, at::Tensor& out) {
   const double low = eps.value_or(0), outside = eps ? 0 : std::numeric_limits<double>::quiet_NaN();
   return Elementwise<at::meta::structured_logit_backward, at::_ops::logit_backward_grad_input>(
@@ -124,6 +127,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("logit", &Logit);
   m.impl("logit.out", &LogitOut);
+  m.impl("logit_", &LogitInPlace);
   m.impl("logit_backward.grad_input", &LogitBackward);
   m.impl("nan_to_num.out", &NanToNumOut);
   m.impl("lerp.Tensor_out", &LerpOut);

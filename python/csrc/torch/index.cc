@@ -51,13 +51,17 @@ at::Tensor& IndexSelectOut(const at::Tensor& self, int64_t dim, const at::Tensor
   at::assert_no_internal_overlap(out);
   at::assert_no_overlap(out, self);
   at::assert_no_overlap(out, index);
-  if (!KernelsKnow(self) || self.dim() == 0) return FallBack<at::_ops::index_select_out>(self, dim, index, out);
+  if (self.dim() == 0) {
+    TORCH_CHECK_INDEX(index.numel() == 1, "index_select(): expected one index of a scalar, got ", index.numel());
+    at::native::resize_output(out, {});
+    return out.copy_(self.reshape({1}).index_select(0, index.reshape({1})).squeeze(0));
+  }
   dim = at::maybe_wrap_dim(dim, self.dim());
   std::vector<int64_t> shape = self.sizes().vec();
   shape[static_cast<size_t>(dim)] = index.numel();
   at::native::resize_output(out, shape);
   if (out.numel() > 0)
-    KernelCall("Gather").In(Dense(self)).In(Indices(index), {index.numel()}).Set("axis", dim).Into(out);
+    KernelCall("Gather").In(Dense(Bits(self))).In(Indices(index), {index.numel()}).Set("axis", dim).Into(Bits(out));
   return out;
 }
 at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& index) {

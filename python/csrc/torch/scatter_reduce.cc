@@ -2,12 +2,17 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/index_reduce_meta.h>
+#include <ATen/ops/index_reduce_ops.h>
+#include <ATen/ops/scatter_meta.h>
+#include <ATen/ops/scatter_ops.h>
 #include <ATen/ops/scatter_reduce_meta.h>
 #include <ATen/ops/scatter_reduce_ops.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/library.h>
 
 #include <limits>
+#include <vector>
 
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
@@ -66,7 +71,41 @@ at::Tensor& ScatterReduceOut(const at::Tensor& self, int64_t given_dim, const at
   return out.copy_(sum.is_floating_point() ? sum / count : sum.div(count, "floor"));
 }
 
-TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) { Operators(library).impl("scatter_reduce.two_out", &ScatterReduceOut); }
+at::Tensor& ScatterWithOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
+                           c10::string_view reduce, at::Tensor& out) {
+  Infer<at::meta::structured_scatter_reduce>(out, self, dim, index, source, reduce);
+  if (!IsNumber(self.scalar_type()))
+    return FallBack<at::_ops::scatter_reduce_out>(self, dim, index, source, reduce, out);
+  if (index.numel() == 0) return out.is_same(self) ? out : out.copy_(self);
+  return out.copy_(Reduced(Wide(self), dim, index, Wide(source), reduce == "add" ? "add" : "mul"));
+}
+at::Tensor& ScatterValueWithOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const c10::Scalar& value,
+                                c10::string_view reduce, at::Tensor& out) {
+  Infer<at::meta::structured_scatter_value_reduce>(out, self, dim, index, value, reduce);
+  const at::Tensor source = ScalarTensor(value, self.scalar_type(), self).expand(index.sizes());
+  return ScatterWithOut(self, dim, index, source, reduce, out);
+}
+
+// Whole slices along one dimension, each to the position that the index says.
+at::Tensor& IndexReduceOut(const at::Tensor& self, int64_t given_dim, const at::Tensor& index, const at::Tensor& source,
+                           c10::string_view reduce, bool include_self, at::Tensor& out) {
+  Infer<at::meta::structured_index_reduce>(out, self, given_dim, index, source, reduce, include_self);
+  if (!IsNumber(self.scalar_type()) || self.dim() == 0)
+    return FallBack<at::_ops::index_reduce_out>(self, given_dim, index, source, reduce, include_self, out);
+  const int64_t dim = at::maybe_wrap_dim(given_dim, self.dim());
+  std::vector<int64_t> along(static_cast<size_t>(self.dim()), 1);
+  along[static_cast<size_t>(dim)] = index.numel();
+  const at::Tensor each = index.to(at::kLong).reshape(along).expand(source.sizes());
+  return out.copy_(self.scatter_reduce(dim, each, source, reduce, include_self));
+}
+
+TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
+  Operators m(library);
+  m.impl("scatter_reduce.two_out", &ScatterReduceOut);
+  m.impl("scatter.reduce_out", &ScatterWithOut);
+  m.impl("scatter.value_reduce_out", &ScatterValueWithOut);
+  m.impl("index_reduce.out", &IndexReduceOut);
+}
 
 }  // namespace
 }  // namespace npu::aten
