@@ -1,7 +1,12 @@
-"""Complex numbers: conjugates and gradients."""
+"""Complex numbers: conjugates, arithmetic, products and gradients."""
 
+import pytest
 import torch
 from against_cpu import equal_on_cpu
+
+pytestmark = pytest.mark.usefixtures("no_fallback")
+
+COMPLEX = pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
 
 
 def test_conjugate_and_negative_views_are_copied():
@@ -34,3 +39,112 @@ def test_conjugates_in_memory():
     equal_on_cpu(lambda t: torch.conj_physical(t, out=torch.empty_like(t).t().contiguous().t()), x)
     equal_on_cpu(lambda t: t.real.contiguous().conj_physical_(), x)
     equal_on_cpu(lambda t: t.mH.resolve_conj(), x)
+
+
+@COMPLEX
+def test_arithmetic(dtype):
+    x, y = torch.randn(3, 4, dtype=dtype), torch.randn(4, dtype=dtype)
+    real = torch.randn(3, 1, dtype=dtype.to_real())
+    for function in (torch.add, torch.sub, torch.mul, torch.div):
+        equal_on_cpu(function, x, y)
+        equal_on_cpu(function, y, x.t()[:, :1].conj())
+        equal_on_cpu(function, x, real)
+        equal_on_cpu(function, real, x)
+        equal_on_cpu(lambda t, f=function: f(t, 2 - 3j), x)
+        equal_on_cpu(lambda t, f=function: f(t, 2.5), x)
+        equal_on_cpu(lambda t, f=function: f(t, 1j), real)
+    equal_on_cpu(lambda a, b: torch.add(a, b, alpha=1 + 2j), x, y)
+    equal_on_cpu(lambda a, b: torch.sub(a, b, alpha=3), x, y)
+    equal_on_cpu(lambda a, b: torch.rsub(a, b), x, y)
+    equal_on_cpu(lambda t: 1 - t, x)
+    equal_on_cpu(lambda t: t**2, x)
+    equal_on_cpu(lambda a, b: a.clone().mul_(b).add_(a).t().div_(a.t()), x, y)
+
+
+def test_quotients_neither_overflow_nor_vanish():
+    x = torch.tensor([1e30 + 1e30j, 3e-30 - 1e-30j])
+    equal_on_cpu(torch.div, x, x)
+    equal_on_cpu(torch.div, x, torch.tensor([2e30 - 1e30j, 1e-30j]))
+
+
+@COMPLEX
+def test_functions(dtype):
+    x = torch.cat([torch.randn(20, dtype=dtype), torch.zeros(1, dtype=dtype)]).view(3, 7)
+    for function in (torch.abs, torch.angle, torch.neg, torch.sgn, torch.exp):
+        equal_on_cpu(function, x)
+        equal_on_cpu(function, x.t().conj())
+    for dims in ((0,), (1,), (0, 1)):
+        equal_on_cpu(lambda t, d=dims: t.sum(d), x)
+        equal_on_cpu(lambda t, d=dims: t.mean(d, keepdim=True), x)
+    equal_on_cpu(lambda t: t.sum(), x[0, 0])
+    equal_on_cpu(lambda t: t.sum(dtype=torch.complex128), x.real)
+    size, angle = x.real.contiguous().abs(), x.imag.contiguous()
+    equal_on_cpu(torch.complex, size, angle[:1])
+    equal_on_cpu(torch.polar, size, angle)
+    equal_on_cpu(torch.angle, torch.tensor([-1.0, 0.0, 2.0, float("nan")]))
+    equal_on_cpu(torch.angle, torch.tensor([-1, 0, 2]))
+
+
+@pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental")
+def test_half_parts():
+    x = torch.randn(5).half()
+    equal_on_cpu(lambda t: torch.view_as_real(torch.complex(t, -t)), x)
+    with pytest.raises(RuntimeError, match="expected two tensors of one float type"):
+        torch.complex(x.npu(), x.npu().float())
+
+
+@COMPLEX
+def test_products_of_matrices(dtype):
+    a, b = torch.randn(2, 3, 4, dtype=dtype), torch.randn(2, 4, 5, dtype=dtype)
+    equal_on_cpu(torch.bmm, a, b)
+    equal_on_cpu(lambda x, y: x[0] @ y[0], a, b)
+    equal_on_cpu(lambda x: x[0].mH @ x[0], a)
+    equal_on_cpu(lambda x, y: x @ y[0, :, 0], a, b)
+    equal_on_cpu(lambda x, y: torch.einsum("bij,bjk->ik", x, y), a, b)
+    equal_on_cpu(lambda x, y: torch.addmm(y[0, :3], x[0], y[0], beta=1j, alpha=2 - 1j), a, b)
+    equal_on_cpu(lambda x, y: torch.baddbmm(y[:, :3], x, y, beta=0, alpha=2), a, b)
+    equal_on_cpu(lambda x, y: torch.addbmm(y[0, :3], x, y, beta=2), a, b)
+    equal_on_cpu(lambda x, y: torch.addmv(y[0, :3, 0], x[0], y[0, :, 0], alpha=2j), a, b)
+    equal_on_cpu(lambda x: torch.dot(x[0, 0], x[1, 1]), a)
+    equal_on_cpu(lambda x: torch.vdot(x[0, 0], x[1, 1]), a)
+
+
+@COMPLEX
+@pytest.mark.filterwarnings("ignore:Casting complex values to real")
+def test_conversions(dtype):
+    x = torch.randn(3, 4, dtype=dtype)
+    for other in (torch.complex64, torch.complex128):
+        equal_on_cpu(lambda t, d=other: t.to(d), x.t().conj())
+    for real in (torch.float32, torch.float16, torch.int64, torch.bool):
+        equal_on_cpu(lambda t: t.to(dtype), torch.arange(3).to(real))
+    equal_on_cpu(lambda t: torch.zeros_like(t).copy_(t.real), x)
+    equal_on_cpu(lambda t: t.to(torch.float32), x)
+
+
+def rotated(x, angles):
+    """Rotate pairs as language models do that keep their positions as complex numbers."""
+    turns = torch.polar(torch.ones_like(angles), angles)
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * turns[:, None]).flatten(3).type_as(x)
+
+
+def gradients_of_rotation(x, angles):
+    x = x.clone().requires_grad_()
+    rotated(x, angles).square().mul(torch.arange(8, device=x.device)).sum().backward()
+    return x.grad
+
+
+def test_rotary_embeddings():
+    x, angles = torch.randn(2, 5, 3, 8), torch.randn(5, 4)
+    equal_on_cpu(rotated, x, angles)
+    equal_on_cpu(gradients_of_rotation, x, angles)
+
+
+def test_rotation_in_a_graph():
+    x, angles = torch.randn(2, 5, 3, 8).npu(), torch.randn(5, 4).npu()
+    graph = torch.npu.NPUGraph()
+    with torch.npu.graph(graph):
+        y = rotated(x, angles)
+    x.copy_(torch.randn(2, 5, 3, 8))
+    graph.replay()
+    assert torch.equal(y, rotated(x, angles))

@@ -24,6 +24,7 @@
 #include <ATen/ops/sub_meta.h>
 #include <torch/library.h>
 
+#include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/function.h"
@@ -43,6 +44,7 @@ template <class Op, class... Args>
 at::Tensor& Compute(const Arithmetic& kernel, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
                     at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
+  if (at::isComplexType(common) && ComplexInto(kernel.type, common, a, b, out)) return out;
   if (common == at::kBool && kernel.logical != nullptr) return BinaryInto(kernel.logical, at::kBool, a, b, out);
   const at::ScalarType dtype = ComputeType(common, a, b);
   if (!KernelCall(kernel.type).Takes(0, dtype)) return FallBack<Op>(args..., out);
@@ -60,6 +62,10 @@ at::Tensor& Sum(const Arithmetic& kernel, const at::Tensor& self, const at::Tens
                 at::Tensor& out) {
   const at::ScalarType common = InferElementwise<Meta>(out, self, other, alpha);
   if (alpha.equal(1)) return Compute<Op>(kernel, common, self, other, out, self, other, alpha);
+  if (at::isComplexType(common) && out.numel() > 0) {
+    ComplexInto(kernel.type, common, self, other.mul(alpha), out);
+    return out;
+  }
   const at::ScalarType dtype = AccumulateType(common);
   KernelCall scale("Mul");
   if (out.numel() == 0) return out;
@@ -75,11 +81,19 @@ at::Tensor& SubOut(const at::Tensor& self, const at::Tensor& other, const c10::S
   return Sum<at::meta::structured_sub_Tensor, at::_ops::sub_out>({"Sub", nullptr}, self, other, alpha, out);
 }
 
+at::Tensor Reversed(const at::Tensor& self, const at::Tensor& other, const c10::Scalar& alpha) {
+  return other.sub(self, alpha);
+}
+
 at::Tensor& PowScalarOut(const at::Tensor& self, const c10::Scalar& exponent, at::Tensor& out) {
   const at::ScalarType common = InferElementwise<at::meta::structured_pow_Tensor_Scalar>(out, self, exponent);
   const at::ScalarType dtype = AccumulateType(common);
   if (out.numel() == 0) return out;
   // A square is exact and cheaper as a multiplication.
+  if (exponent.equal(2) && at::isComplexType(common)) {
+    ComplexInto("Mul", common, self, self, out);
+    return out;
+  }
   if (exponent.equal(2) && KernelCall("Mul").Takes(0, dtype)) {
     const at::Tensor base = Dense(self, common);
     KernelCall("Mul").In(base).In(base).Into(out);
@@ -223,6 +237,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("pow.Tensor_Tensor_out", &PowOut);
   m.impl("pow.Tensor_Scalar_out", &PowScalarOut);
   m.impl("pow.Scalar_out", &PowOfScalarOut);
+  m.impl("rsub.Tensor", &Reversed);
   m.impl("fmax.out", &FmaxOut);
   m.impl("fmin.out", &FminOut);
   m.impl("maximum.out", &MaximumOut);

@@ -10,6 +10,7 @@
 #include "ep/runtime/pinned_memory.h"
 #include "ep/runtime/staged_copy.h"
 #include "ep/runtime/strided_copy.h"
+#include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/kernel_call.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
@@ -39,9 +40,14 @@ void CopyElements(const at::Tensor& to, const at::Tensor& from, Stream& stream) 
   }
 }
 
-// `tensor` in another dtype, dense, on its own device. Complex types have no kernels: the host, which can access the
-// memory, converts them.
+// `tensor` in another dtype, dense, on its own device. Complex numbers are converted by their parts; types without
+// kernels by the host, which can access the memory.
 at::Tensor Convert(const at::Tensor& tensor, at::ScalarType dtype) {
+  if (tensor.is_complex() && at::isFloatingType(dtype)) return Dense(ComplexParts::Of(tensor).re, dtype);
+  if (at::isComplexType(dtype) && (tensor.is_complex() || ToDType(tensor.scalar_type()) != DType::kUndefined)) {
+    at::Tensor out = Empty(tensor.sizes(), dtype, tensor);
+    return ComplexParts::Of(tensor, dtype, tensor).Into(out);
+  }
   if (ToDType(dtype) != DType::kUndefined && ToDType(tensor.scalar_type()) != DType::kUndefined)
     return Dense(tensor, dtype);
   return tensor.cpu().to(dtype).to(tensor.device());

@@ -30,6 +30,7 @@
 #include <tuple>
 #include <vector>
 
+#include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/operators.h"
@@ -70,15 +71,30 @@ bool Reduce(const char* type, at::ScalarType dtype, const at::Tensor& self, cons
   return true;
 }
 
+// The parts of complex numbers are summed on their own.
+at::Tensor& ComplexSum(const at::Tensor& self, const std::vector<int64_t>& axes, bool keepdim, at::Tensor& out) {
+  const ComplexParts parts = ComplexParts::Of(self, out.scalar_type(), out);
+  const auto sum = [&](const at::Tensor& part) { return part.dim() == 0 ? part : part.sum(axes, keepdim); };
+  return ComplexParts{sum(parts.re), parts.HasTwo() ? sum(parts.im) : at::Tensor()}.Into(out);
+}
+
 at::Tensor& SumOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                    std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_sum_dim_IntList>(out, self, dim, keepdim, dtype);
+  if (out.is_complex()) return ComplexSum(self, Axes(dim, self.dim()), keepdim, out);
   if (Reduce("ReduceSum", out.scalar_type(), self, Axes(dim, self.dim()), 0, out)) return out;
+  // Sums of small integers in int64 have the same low bits.
+  if (at::isIntegralType(out.scalar_type(), /*includeBool=*/false) && out.scalar_type() != at::kLong)
+    return out.copy_(Dense(self, out.scalar_type()).sum(dim, keepdim, at::kLong));
   return FallBack<at::_ops::sum_IntList_out>(self, dim, keepdim, dtype, out);
 }
 at::Tensor& MeanOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_mean_dim>(out, self, dim, keepdim, dtype);
+  if (out.is_complex() && out.numel() > 0) {
+    const double count = static_cast<double>(self.numel()) / static_cast<double>(out.numel());
+    return ComplexSum(self, Axes(dim, self.dim()), keepdim, out).div_(count);
+  }
   if (Reduce("ReduceMean", out.scalar_type(), self, Axes(dim, self.dim()), std::nan(""), out)) return out;
   return FallBack<at::_ops::mean_out>(self, dim, keepdim, dtype, out);
 }
@@ -240,9 +256,12 @@ at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::Sca
   Infer<at::meta::structured_cumsum>(out, self, dim, dtype);
   if (out.numel() == 0) return out;
   KernelCall call("CumSum");
-  if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::cumsum_out>(self, dim, dtype, out);
+  at::ScalarType type = out.scalar_type();
+  // ONNX has no CumSum of small integers. Sums in int64 have the same low bits.
+  if (!call.Takes(0, type) && at::isIntegralType(type, /*includeBool=*/false)) type = at::kLong;
+  if (!call.Takes(0, type)) return FallBack<at::_ops::cumsum_out>(self, dim, dtype, out);
   if (self.dim() == 0) return out.copy_(self);
-  call.In(Dense(self, out.scalar_type())).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
+  call.In(Dense(Dense(self, out.scalar_type()), type)).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
   return out;
 }
 

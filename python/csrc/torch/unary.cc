@@ -1,4 +1,5 @@
 // Unary functions.
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/bitwise_not_meta.h>
 #include <ATen/ops/ceil_meta.h>
 #include <ATen/ops/cos_meta.h>
@@ -6,6 +7,7 @@
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/floor_meta.h>
 #include <ATen/ops/gelu_meta.h>
+#include <ATen/ops/hypot.h>
 #include <ATen/ops/leaky_relu_meta.h>
 #include <ATen/ops/log_meta.h>
 #include <ATen/ops/neg_meta.h>
@@ -26,6 +28,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/function.h"
@@ -110,6 +113,11 @@ at::Tensor& ReluInPlace(at::Tensor& self) {
 }
 
 at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
+  if (self.is_complex() && !out.is_complex()) {
+    at::native::resize_output(out, self.sizes());
+    const ComplexParts parts = ComplexParts::Of(self);
+    return out.copy_(at::hypot(parts.re, parts.im));
+  }
   if (!KernelCall("Abs").Takes(0, self.scalar_type())) return FallBack<at::_ops::abs_out>(self, out);
   at::native::resize_output(out, self.sizes());
   if (out.numel() > 0) KernelCall("Abs").In(Dense(self)).Into(out);
@@ -117,6 +125,12 @@ at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
 }
 
 at::Tensor& ExpOut(const at::Tensor& self, at::Tensor& out) {
+  if (self.is_complex()) {
+    InferElementwise<at::meta::structured_exp>(out, self);
+    const ComplexParts parts = ComplexParts::Of(self);
+    const at::Tensor size = parts.re.exp();
+    return ComplexParts{size * parts.im.cos(), size * parts.im.sin()}.Into(out);
+  }
   return Unary<at::meta::structured_exp, at::_ops::exp_out>("Exp", self, out);
 }
 at::Tensor& LogOut(const at::Tensor& self, at::Tensor& out) {
@@ -145,6 +159,11 @@ at::Tensor& ReciprocalOut(const at::Tensor& self, at::Tensor& out) {
 }
 // Unsigned integers wrap around.
 at::Tensor& NegOut(const at::Tensor& self, at::Tensor& out) {
+  if (self.is_complex()) {
+    InferElementwise<at::meta::structured_neg>(out, self);
+    const ComplexParts parts = ComplexParts::Of(self);
+    return ComplexParts{-parts.re, -parts.im}.Into(out);
+  }
   if (self.scalar_type() != at::kByte) return Unary<at::meta::structured_neg, at::_ops::neg_out>("Neg", self, out);
   const at::ScalarType dtype = InferElementwise<at::meta::structured_neg>(out, self);
   return out.numel() == 0 ? out : BinaryInto("Sub", dtype, ScalarTensor(0, dtype, self), self, out);
@@ -183,7 +202,15 @@ at::Tensor& Sign(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& SignOut(const at::Tensor& self, at::Tensor& out) {
   return Sign<at::meta::structured_sign, at::_ops::sign_out>(self, out);
 }
+// Of complex numbers, those of size 1 in the same direction.
 at::Tensor& SgnOut(const at::Tensor& self, at::Tensor& out) {
+  if (self.is_complex()) {
+    InferElementwise<at::meta::structured_sgn>(out, self);
+    const at::Tensor size = self.abs();
+    const ComplexParts parts = ComplexParts::Of(self);
+    const auto part = [&](const at::Tensor& t) { return (t / size).masked_fill(size.eq(0), 0); };
+    return ComplexParts{part(parts.re), part(parts.im)}.Into(out);
+  }
   return Sign<at::meta::structured_sgn, at::_ops::sgn_out>(self, out);
 }
 at::Tensor& SiluOut(const at::Tensor& self, at::Tensor& out) {
