@@ -282,6 +282,36 @@ def test_cat_moves_elements_of_any_type(dtype):
     assert torch.equal(out.cpu().cfloat(), torch.cat([t.cfloat(), t.cfloat()]))
 
 
+def moved_elements(t, i, mask):
+    changed, rows = t.clone(), t[i]
+    changed[i] = t[:2]
+    changed[:, 1] = t[0, 0]
+    filled = t.masked_fill(mask, t[1, 1])
+    return [
+        rows, changed, filled, t[mask], t.gather(0, i.view(1, 2)), t.scatter(0, i.view(1, 2), t),
+        torch.where(mask, t, t.flip(0)), t.tril(), t.triu(1),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64], ids=str
+)
+def test_indices_and_masks_move_elements_of_any_type(dtype):
+    x = torch.arange(-6.0, 6).view(3, 4)
+    t = torch.complex(x, x.flip(0)) if dtype.is_complex else x.to(dtype)
+    i, mask = torch.tensor([2, 0]), x % 3 == 0
+    wide = t if dtype.is_complex else t.float()  # the CPU lacks most of these for float8
+    expected = moved_elements(wide, i, mask)
+    for got, e in zip(moved_elements(t.npu(), i.npu(), mask.npu()), expected, strict=True):
+        assert got.dtype == dtype and torch.equal(got.cpu().to(e.dtype), e)
+
+
+def test_cat_of_real_and_complex_numbers():
+    x = torch.randn(2, 3)
+    got = torch.cat([x.npu(), torch.complex(x, x).npu(), x.double().npu()])
+    assert torch.equal(got.cpu(), torch.cat([x, torch.complex(x, x), x.double()]))
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int64, torch.bool], ids=str)
 def test_cat_sort_and_factories(dtype):
     t = make(dtype, 3, 4)

@@ -61,6 +61,21 @@ def test_arithmetic(dtype):
     equal_on_cpu(lambda a, b: a.clone().mul_(b).add_(a).t().div_(a.t()), x, y)
 
 
+@COMPLEX
+def test_comparisons(dtype):
+    x = torch.tensor([1 + 2j, 1 - 2j, 3, complex(0, float("nan"))], dtype=dtype)
+    for function in (torch.eq, torch.ne):
+        equal_on_cpu(function, x, x.flip(0))
+        equal_on_cpu(function, x, x.conj()[:, None])
+        equal_on_cpu(function, x, x.real)
+        equal_on_cpu(lambda t, f=function: f(t, 1 + 2j), x)
+        equal_on_cpu(lambda t, f=function: f(t, 3), x)
+        equal_on_cpu(lambda t, f=function: f(t, 3j), x.real)
+    equal_on_cpu(torch.isnan, x)
+    equal_on_cpu(torch.isfinite, x)
+    equal_on_cpu(torch.count_nonzero, x)
+
+
 def test_quotients_neither_overflow_nor_vanish():
     x = torch.tensor([1e30 + 1e30j, 3e-30 - 1e-30j])
     equal_on_cpu(torch.div, x, x)

@@ -113,6 +113,7 @@ def test_functions_of_floats_take_integers(dtype):
         for function in (torch.ceil, torch.floor, torch.round, torch.neg):
             equal_on_cpu(function, x)
         equal_on_cpu(lambda t: t.clone().ceil_(), x)
+        equal_on_cpu(torch.pow, x, x.remainder(5)[:, None])
     equal_on_cpu(torch.logit, x)
 
 

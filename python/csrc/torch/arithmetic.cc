@@ -47,6 +47,10 @@ at::Tensor& Compute(const Arithmetic& kernel, at::ScalarType common, const at::T
   if (at::isComplexType(common) && ComplexInto(kernel.type, common, a, b, out)) return out;
   if (common == at::kBool && kernel.logical != nullptr) return BinaryInto(kernel.logical, at::kBool, a, b, out);
   const at::ScalarType dtype = ComputeType(common, a, b);
+  // What kernels do not compute of small integers has the same low bits in int64.
+  if (at::isIntegralType(dtype, /*includeBool=*/false) && !KernelCall(kernel.type).Takes(0, dtype) &&
+      KernelCall(kernel.type).Takes(0, at::kLong))
+    return BinaryInto(kernel.type, at::kLong, Dense(a, dtype), Dense(b, dtype), out);
   if (!KernelCall(kernel.type).Takes(0, dtype)) return FallBack<Op>(args..., out);
   return BinaryInto(kernel.type, dtype, a, b, out);
 }

@@ -17,4 +17,9 @@ inline at::Tensor Bits(const at::Tensor& t) {
   return t.element_size() == 16 ? t.unsqueeze(-1).view(dtype) : t.view(dtype);
 }
 
+// Whether Bits has the tensor's shape, so that a function that only moves elements can be called with it.
+inline bool MovesAsBits(const at::Tensor& t) {
+  return ToDType(t.scalar_type()) == DType::kUndefined && t.element_size() <= 8;
+}
+
 }  // namespace npu::aten

@@ -1,5 +1,6 @@
 // Comparisons and logical operators.
 #include <ATen/ExpandUtils.h>
+#include <ATen/ScalarOps.h>
 #include <ATen/ops/eq_meta.h>
 #include <ATen/ops/ge_meta.h>
 #include <ATen/ops/gt_meta.h>
@@ -8,6 +9,9 @@
 #include <ATen/ops/ne_meta.h>
 #include <torch/library.h>
 
+#include <string_view>
+
+#include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/operators.h"
@@ -16,11 +20,21 @@
 namespace npu::aten {
 namespace {
 
+// Complex numbers are equal if both parts are; others have an imaginary part of 0.
+at::Tensor& CompareComplex(bool negate, at::ScalarType dtype, const at::Tensor& a, const at::Tensor& b,
+                           at::Tensor& out) {
+  const ComplexParts x = ComplexParts::Of(a, dtype, out), y = ComplexParts::Of(b, dtype, out);
+  const at::Tensor im = x.HasTwo() && y.HasTwo() ? x.im.eq(y.im) : (x.HasTwo() ? x.im : y.im).eq(0);
+  const at::Tensor equal = x.re.eq(y.re).logical_and(im);
+  return out.copy_(negate ? equal.logical_not() : equal);
+}
+
 // Bools are compared as the numbers 0 and 1.
 template <class Op, class... Args>
 at::Tensor& Compare(const char* type, bool negate, at::ScalarType common, const at::Tensor& a, const at::Tensor& b,
                     at::Tensor& out, const Args&... args) {
   if (out.numel() == 0) return out;
+  if (at::isComplexType(common) && std::string_view(type) == "Equal") return CompareComplex(negate, common, a, b, out);
   const at::ScalarType dtype = common == at::kBool ? at::kByte : common;
   KernelCall call(type);
   if (!call.Takes(0, dtype)) return FallBack<Op>(args..., out);
@@ -63,6 +77,7 @@ c10::Scalar Wrapped(const c10::Scalar& number, at::ScalarType dtype) {
 template <class Meta, class Op>
 at::Tensor& CompareScalar(const char* type, bool negate, const at::Tensor& a, const c10::Scalar& b, at::Tensor& out) {
   const at::ScalarType common = InferElementwise<Meta>(out, a, b);
+  if (at::isComplexType(common)) return Compare<Op>(type, negate, common, a, c10::scalar_to_tensor(b), out, a, b);
   if (ToDType(common) == DType::kUndefined) return FallBack<Op>(a, b, out);
   return Compare<Op>(type, negate, common, a, ScalarTensor(Wrapped(b, common), common, a), out, a, b);
 }

@@ -72,6 +72,11 @@ at::Tensor IndexSelect(const at::Tensor& self, int64_t dim, const at::Tensor& in
 at::Tensor& GatherOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, bool sparse_grad, at::Tensor& out) {
   Infer<at::meta::structured_gather>(out, self, dim, index, sparse_grad);
   if (out.numel() == 0) return out;
+  if (MovesAsBits(self)) {
+    at::Tensor bits = Bits(out);
+    GatherOut(Bits(self), dim, index, sparse_grad, bits);
+    return out;
+  }
   if (!KernelsKnow(self)) return FallBack<at::_ops::gather_out>(self, dim, index, sparse_grad, out);
   KernelCall("GatherElements")
       .In(Dense(at::atleast_1d(self)))  // the kernels need at least one dimension
@@ -106,6 +111,11 @@ namespace {
 at::Tensor& ScatterSourceOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                              at::Tensor& out) {
   Infer<at::meta::structured_scatter_src>(out, self, dim, index, source);
+  if (MovesAsBits(self)) {
+    at::Tensor bits = Bits(out);
+    ScatterSourceOut(Bits(self), dim, index, Bits(source), bits);
+    return out;
+  }
   if (!KernelsKnow(self)) return FallBack<at::_ops::scatter_src_out>(self, dim, index, source, out);
   Scatter(self, dim, index, source, "none", out);
   return out;
@@ -237,6 +247,7 @@ bool HasIndex(const c10::List<std::optional<at::Tensor>>& indices) {
 }
 
 at::Tensor Index(const at::Tensor& self, const c10::List<std::optional<at::Tensor>>& indices) {
+  if (MovesAsBits(self)) return Index(Bits(self), indices).view(self.scalar_type());
   if (!KernelsKnow(self) || !HasIndex(indices)) return FallBack<at::_ops::index_Tensor>(self, indices);
   const Advanced call(self, indices);
   const std::vector<int64_t> shape = call.GatheredShape();
@@ -290,6 +301,11 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
       return self.masked_fill_(mask, values.reshape({}));
   // A call on the CPU would have copies of them, in which nothing overlaps.
   CheckApart(self, indices, values);
+  if (MovesAsBits(self) && !accumulate && values.scalar_type() == self.scalar_type()) {
+    at::Tensor bits = Bits(self);
+    IndexPut(bits, indices, Bits(values), accumulate, unsafe);
+    return self;
+  }
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))
     return FallBack<at::_ops::_index_put_impl_>(self, indices, values, accumulate, unsafe);
   const Advanced call(self, indices);
@@ -322,7 +338,7 @@ at::Tensor& CatOut(const at::ITensorListRef& tensors, int64_t dim, at::Tensor& o
   if (out.numel() == 0) return out;
   KernelCall call("Concat");
   for (const at::Tensor& t : tensors)  // torch accepts an empty vector among any shapes
-    if (t.numel() > 0) call.In(Bits(Dense(t, out.scalar_type())));
+    if (t.numel() > 0) call.In(Bits(Dense(t.to(out.scalar_type()))));
   call.Set("axis", axis).Into(Bits(out));
   return out;
 }
@@ -356,11 +372,21 @@ at::Tensor& Triangle(const at::Tensor& self, int64_t diagonal, bool upper, at::T
 }
 at::Tensor& TriuOut(const at::Tensor& self, int64_t diagonal, at::Tensor& out) {
   Infer<at::meta::structured_triu>(out, self, diagonal);
+  if (MovesAsBits(self)) {
+    at::Tensor bits = Bits(out);
+    TriuOut(Bits(self), diagonal, bits);
+    return out;
+  }
   if (!KernelsKnow(self)) return FallBack<at::_ops::triu_out>(self, diagonal, out);
   return out.numel() == 0 ? out : Triangle(self, diagonal, true, out);
 }
 at::Tensor& TrilOut(const at::Tensor& self, int64_t diagonal, at::Tensor& out) {
   Infer<at::meta::structured_tril>(out, self, diagonal);
+  if (MovesAsBits(self)) {
+    at::Tensor bits = Bits(out);
+    TrilOut(Bits(self), diagonal, bits);
+    return out;
+  }
   if (!KernelsKnow(self)) return FallBack<at::_ops::tril_out>(self, diagonal, out);
   return out.numel() == 0 ? out : Triangle(self, diagonal, false, out);
 }

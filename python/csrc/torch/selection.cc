@@ -6,6 +6,7 @@
 #include <ATen/ops/result_type.h>
 #include <torch/library.h>
 
+#include "python/csrc/torch/bits.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/operators.h"
@@ -20,6 +21,11 @@ at::Tensor& WhereOut(const at::Tensor& condition, const at::Tensor& self, const 
   TORCH_CHECK(out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
   at::native::resize_output(out, at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()));
   if (out.numel() == 0) return out;
+  if (MovesAsBits(out)) {
+    at::Tensor bits = Bits(out);
+    WhereOut(condition, Bits(self.to(dtype)), Bits(other.to(dtype)), bits);
+    return out;
+  }
   if (ToDType(dtype) == DType::kUndefined) return FallBack<at::_ops::where_self_out>(condition, self, other, out);
   KernelCall("Where").In(Dense(condition, at::kBool)).In(Dense(self, dtype)).In(Dense(other, dtype)).Into(out);
   return out;
@@ -37,6 +43,11 @@ at::Tensor& MaskedFill(at::Tensor& self, const at::Tensor& mask, const at::Tenso
   TORCH_CHECK(value.dim() == 0, "masked_fill_ only supports a 0-dimensional value tensor, but got tensor with ",
               value.dim(), " dimension(s).");
   if (self.numel() == 0) return self;
+  if (MovesAsBits(self)) {
+    at::Tensor bits = Bits(self);
+    MaskedFill(bits, mask, Bits(value.to(self.scalar_type())));
+    return self;
+  }
   if (ToDType(self.scalar_type()) == DType::kUndefined)
     return FallBack<at::_ops::masked_fill__Tensor>(self, mask, value);
   TORCH_CHECK(at::infer_size(mask.sizes(), self.sizes()) == self.sizes(), "expected a mask that broadcasts to ",
