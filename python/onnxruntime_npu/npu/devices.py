@@ -221,8 +221,12 @@ def get_device_capability(device: Any = None) -> tuple[int, int] | None:
             stacklevel=2,
         )
         return int(match.group(1)), int(match.group(2))
-    wrong = f"; TORCH_NPU_DEVICE_CAPABILITY={text!r} is not of the form 9.0" if text else ""
-    warnings.warn(f"torch.npu.get_device_capability isn't implemented{wrong}", stacklevel=2)
+    hint = (
+        f"TORCH_NPU_DEVICE_CAPABILITY={text!r} is not of the form 9.0"
+        if text
+        else "a script for CUDA that needs one gets what TORCH_NPU_DEVICE_CAPABILITY says, say 8.0"
+    )
+    warnings.warn(f"torch.npu.get_device_capability isn't implemented; {hint}", stacklevel=2)
     return None
 
 
