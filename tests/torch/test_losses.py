@@ -51,3 +51,28 @@ def test_cross_entropy_of_2d_targets(reduction):
     check(lambda s, t, w: F.cross_entropy(s, t, w, reduction=reduction), scores, target, weight)
     with pytest.raises(RuntimeError, match=r"N, H, W"):
         torch.ops.aten.nll_loss2d_forward(scores.npu(), target[:, :2].npu(), None, 1, -100)
+
+
+@pytest.mark.parametrize("p", [1, 2])
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_multi_margin_loss(dtype, reduction, p):
+    scores, target = make(dtype, 4, 5), torch.tensor([0, 3, 4, 3])
+    options = {"reduction": reduction, "p": p}
+    weight = torch.linspace(0.5, 2, 5).to(dtype)
+    check(lambda s, t: F.multi_margin_loss(s, t, margin=0.75, **options), scores, target)
+    check(lambda s, t, w: F.multi_margin_loss(s, t, weight=w, **options), scores, target, weight)
+    check(lambda s, t: F.multi_margin_loss(s[1], t[1], **options), scores, target)
+
+
+def test_multi_margin_loss_refuses_what_does_not_fit():
+    scores, target = torch.ones(2, 3, device="npu"), torch.tensor([0, 2], device="npu")
+    with pytest.raises(RuntimeError, match="inconsistent target size"):
+        F.multi_margin_loss(scores, target[:1])
+    with pytest.raises(RuntimeError, match="inconsistent weight size"):
+        F.multi_margin_loss(scores, target, weight=torch.ones(2, device="npu"))
+    with pytest.raises(RuntimeError, match="only p == 1 and p == 2"):
+        torch.ops.aten.multi_margin_loss(scores, target, 3)
+    F.multi_margin_loss(scores, target + 1)
+    with pytest.raises(RuntimeError, match="expected an index"):
+        torch.npu.synchronize()

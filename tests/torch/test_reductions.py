@@ -72,3 +72,15 @@ def test_complex_reduction_with_another_dtype(name, dtype):
     x = torch.tensor([1 + 2j, 3 - 1j])
     got = getattr(torch, name)(x.npu(), dtype=dtype)
     assert torch.equal(got.cpu(), getattr(torch, name)(x, dtype=dtype))
+
+
+def test_masks_are_counted_without_a_wider_copy():
+    mask = torch.rand(3, 1 << 20) > 0.3
+    on_npu = mask.npu()
+    torch.npu.reset_peak_memory_stats()
+    before = torch.npu.memory_allocated()
+    assert on_npu.sum().item() == mask.sum().item()
+    assert torch.npu.max_memory_allocated() - before < mask.numel()
+    for t in (mask, mask.t(), mask[0, 0], mask[:, :0]):
+        got = t.npu().sum(list(range(t.dim())), keepdim=True)
+        assert got.shape == (1,) * t.dim() and got.item() == t.sum().item()

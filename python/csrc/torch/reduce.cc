@@ -82,7 +82,12 @@ at::Tensor& SumOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool kee
                    std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_sum_dim_IntList>(out, self, dim, keepdim, dtype);
   if (out.is_complex()) return ComplexSum(self, Axes(dim, self.dim()), keepdim, out);
-  if (Reduce("ReduceSum", out.scalar_type(), self, Axes(dim, self.dim()), 0, out)) return out;
+  const std::vector<int64_t> axes = Axes(dim, self.dim());
+  // A mask is counted as it is: as int64 it would take eight times its memory.
+  if (self.scalar_type() == at::kBool && out.scalar_type() == at::kLong && self.numel() > 0 &&
+      axes.size() == static_cast<size_t>(self.dim()))
+    return out.copy_(KernelCall("CountTrue", "npu.aten").In(Dense(self)).One().view(out.sizes()));
+  if (Reduce("ReduceSum", out.scalar_type(), self, axes, 0, out)) return out;
   // Sums of small integers in int64 have the same low bits.
   if (at::isIntegralType(out.scalar_type(), /*includeBool=*/false) && out.scalar_type() != at::kLong)
     return out.copy_(Dense(self, out.scalar_type()).sum(dim, keepdim, at::kLong));
