@@ -17,7 +17,7 @@ from onnxruntime_npu import exporter
 from onnxruntime_npu.cli import main
 from onnxruntime_npu.errors import ArgumentError, ExportError
 from onnxruntime_npu.exporter import causal_lm, export, export_causal_lm, tracing
-from onnxruntime_npu.onnx_models.staging import staged
+from onnxruntime_npu.onnx_models.staging import staged, staged_ranks
 
 from .conftest import tiny_model
 from .test_seq2seq import tiny_model as seq2seq_model
@@ -73,6 +73,32 @@ def test_what_an_earlier_export_wrote_is_gone(tmp_path):
     assert {str(path.relative_to(out)) for path in out.rglob("*")} == {
         *written, "notes.txt", "other.onnx", "rank_1", "rank_1/notes.txt",
     }  # fmt: skip
+
+
+def test_what_an_earlier_export_wrote_is_gone_after_one_for_ranks(tmp_path):
+    def write(folder, *names):
+        for name in names:
+            (folder / name).write_text(name)
+        (folder / "export_report.json").write_text("{}")
+
+    with staged(tmp_path, "model.onnx") as place:
+        write(place, "model.onnx", "genai_config.json")
+    with pytest.raises(ExportError), staged_ranks(tmp_path, 3, "model.onnx"):
+        full_disk()
+    assert (tmp_path / "model.onnx").is_file() and not [*tmp_path.glob("rank_*")]
+    (tmp_path / "notes.txt").write_text("mine")
+    for ranks in (3, 2):
+        with staged_ranks(tmp_path, ranks, "model.onnx") as places:
+            for place in places:
+                write(place, "model.onnx")
+        files = {
+            f"rank_{rank}/{name}"
+            for rank in range(ranks)
+            for name in ("model.onnx", "export_report.json")
+        }
+        found = {path for path in tmp_path.rglob("*") if path.is_file()}
+        assert {str(path.relative_to(tmp_path)) for path in found} == {*files, "notes.txt"}
+        assert len([*tmp_path.glob("rank_*")]) == ranks
 
 
 def test_reports_of_somebody_else_remove_nothing(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import gc
 import time
@@ -16,7 +15,7 @@ from torch import nn
 from ..context_length import context_length, trained_length
 from ..errors import ArgumentError, ExportError
 from ..onnx_models.fuse_added_norms import fuse_added_norms
-from ..onnx_models.staging import staged
+from ..onnx_models.staging import staged, staged_ranks
 from ..opdef import torch_library
 from . import genai
 from .arguments import DTYPES, check_choice, check_directory, check_opset
@@ -282,6 +281,9 @@ def _interface(
     except NotProven as error:
         own = error
     if not wanted.plain:
+        # Refused as well, with its own reason, where a growing cache is no way out.
+        plain = CacheChoice("dynamic", int8=False, logits=wanted.logits)
+        _interface(checkpoint, probe, plain, opset, report)
         why = (
             f"{reason}; nor by its own forward pass with a {wanted} cache: {own}: pass "
             f"cache='dynamic' and cache_dtype='auto'"
@@ -339,10 +341,8 @@ def _write_ranks(
     started: float,
 ) -> ExportReport:
     """Write a directory for each rank, all of them or none; return the first one's report."""
-    ranks = range(division.ranks)
     reports = []
-    with contextlib.ExitStack() as places:
-        folders = [places.enter_context(staged(out / f"rank_{r}", MODEL_FILE)) for r in ranks]
+    with staged_ranks(out, division.ranks, MODEL_FILE) as folders:
         for rank, folder in enumerate(folders):
             own, found = copy.deepcopy((report, findings))
             own.rank, own.group = rank, division.group

@@ -56,6 +56,23 @@ def staged(out: Path, last: str) -> Iterator[Path]:
                     place.rmdir()
 
 
+@contextlib.contextmanager
+def staged_ranks(out: Path, ranks: int, last: str) -> Iterator[list[Path]]:
+    """Give a temporary folder for each rank; move their files into ``out/rank_0`` and so on.
+
+    As ``staged``, whose ``last`` it takes. What an earlier export wrote to ``out`` for one process,
+    or for more ranks, is removed after that.
+    """
+    places = [out / f"rank_{rank}" for rank in range(ranks)]
+    with contextlib.ExitStack() as folders:
+        yield [folders.enter_context(staged(place, last)) for place in places]
+    with uninterrupted():
+        _remove_written(out, set())
+        for place in out.glob("rank_*"):
+            if place not in places:
+                _remove_rank(place)
+
+
 def _named_in_report(folder: Path) -> set[str]:
     """Write the names of a folder's files to its report and return them; none without a report."""
     path = folder / _REPORT
@@ -70,15 +87,24 @@ def _named_in_report(folder: Path) -> set[str]:
 
 def _remove_earlier(out: Path, names: set[str]) -> None:
     """Remove what an earlier export wrote to a folder, or for its ranks, except what is new."""
-    for place in (out, *out.glob("rank_*")):
-        try:
-            written = json.loads((place / _REPORT).read_text(encoding="utf-8")).get(_WRITTEN, [])
-        except (OSError, ValueError, AttributeError):  # no report, or somebody else's
-            continue
-        for name in written if isinstance(written, list) else ():
-            stays = place == out and name in names
-            if isinstance(name, str) and Path(name).name == name and not stays:
-                (place / name).unlink(missing_ok=True)
-        if place != out:
-            with contextlib.suppress(OSError):  # it holds something else
-                place.rmdir()
+    _remove_written(out, names)
+    for place in out.glob("rank_*"):
+        _remove_rank(place)
+
+
+def _remove_rank(place: Path) -> None:
+    """Remove what an earlier export wrote for a rank, and its folder if nothing else is in it."""
+    _remove_written(place, set())
+    with contextlib.suppress(OSError):  # it holds something else
+        place.rmdir()
+
+
+def _remove_written(place: Path, stays: set[str]) -> None:
+    """Remove what the report of a folder names, except names that stay."""
+    try:
+        written = json.loads((place / _REPORT).read_text(encoding="utf-8")).get(_WRITTEN, [])
+    except (OSError, ValueError, AttributeError):  # no report, or somebody else's
+        return
+    for name in written if isinstance(written, list) else ():
+        if isinstance(name, str) and Path(name).name == name and name not in stays:
+            (place / name).unlink(missing_ok=True)
