@@ -156,13 +156,7 @@ def _add_export_seq2seq(commands: Commands) -> None:
     )
     _add_paths(seq2seq, "directory with safetensors")
     choice(seq2seq, "--dtype", DTYPES, "of weights, activations and caches")
-    seq2seq.add_argument(
-        "--cache",
-        default="dynamic",
-        metavar="{dynamic,static}",  # export_seq2seq refuses others, and says why
-        help="of the decoder's own tokens; dynamic: grows; static: preallocated, updated in place "
-        "(default: dynamic)",
-    )
+    _add_cache_of_rows(seq2seq, "of the decoder's own tokens")
     choice(seq2seq, "--quant", _QUANTS_UNCALIBRATED, "bits of weights and activations")
     _add_opset(seq2seq)
     seq2seq.set_defaults(run=_export_seq2seq)
@@ -177,9 +171,19 @@ def _add_export_image_text(commands: Commands) -> None:
     )
     _add_paths(image_text, "directory with safetensors")
     choice(image_text, "--dtype", DTYPES, "of weights, activations and caches")
+    _add_cache_of_rows(image_text, "of the text")
     choice(image_text, "--quant", _QUANTS_UNCALIBRATED, "bits of the text's weights, activations")
     _add_opset(image_text)
     image_text.set_defaults(run=_export_image_text)
+
+
+def _add_cache_of_rows(parser: argparse.ArgumentParser, of: str) -> None:
+    parser.add_argument(
+        "--cache",
+        default="dynamic",
+        metavar="{dynamic,static}",  # the export refuses others, and says why
+        help=f"{of}; dynamic: grows; static: preallocated, updated in place (default: dynamic)",
+    )
 
 
 def _add_paths(parser: argparse.ArgumentParser, source: str) -> None:
@@ -271,6 +275,7 @@ def _export_image_text(arguments: argparse.Namespace) -> None:
             arguments.out_dir,
             dtype=arguments.dtype,
             quant=arguments.quant,
+            cache=arguments.cache,
             opset=arguments.opset,
         ),
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from ..errors import ExportError
+from ..errors import ArgumentError, ExportError
 from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
@@ -32,6 +32,7 @@ from .replaced_functions import ReplacedFunctions
 from .roles.role import Role
 from .rotary_function import replace_rotary
 from .rotary_module import follow_lengths
+from .static_text import StaticTextPart
 from .text_of_images import text_model_of
 from .token_kinds import choose_experts_in_graph
 from .tracing import onnx_model_of
@@ -40,6 +41,7 @@ from .unused_attention import forget_unused_attention
 # Of the file's metadata: the token in whose places features are put, those of a prompt that are of
 # kind 1, and the kind of generated ones.
 IMAGE_TOKEN, TOKENS, GENERATED = "image_token_id", "image_token_ids", "generated_kind"
+_CACHES = ("dynamic", StaticTextPart.cache)
 VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
@@ -49,6 +51,7 @@ def export_image_text_to_text(
     *,
     dtype: str = "float32",
     quant: str = "none",
+    cache: str = "dynamic",
     opset: int | None = None,
     tokenizer: Any | None = None,
 ) -> PartsReport:
@@ -69,7 +72,9 @@ def export_image_text_to_text(
     [B, S] int64, token_type_ids [B, T] int64 where tokens of an image or of a prompt see each other
     in both directions or have experts of their own, and past_key_values.N.key and .value
     [B, heads, T - S, D] to logits [B, 1, V] float32 of each row's last token and present.N.key and
-    .value [B, heads, T, D]. Layers that keep states instead, as in Qwen3.5, have
+    .value [B, heads, T, D]. With a static cache text takes sequence_lengths and total_lengths [B]
+    int64 in the place of attention_mask and position_ids, and keys and values are
+    [B, heads, C, D], of any capacity C. Layers that keep states instead, as in Qwen3.5, have
     past_key_values.N.conv_state and .recurrent_state [B, ..] and the same of present. Where the
     text's first layers take features of an image, too, as in Qwen3-VL, image_features and
     inputs_embeds have theirs after the H of a token.
@@ -93,6 +98,8 @@ def export_image_text_to_text(
             ``onnxruntime_npu.converters.quantize_weights`` that needs no calibration: w8a16, w4a16
             and w4a8, with float16 or bfloat16, or w8a8_dynamic; vision, embedding and head stay as
             they are.
+        cache: of the text: dynamic (past in, grown present out) or static (a preallocated buffer,
+            updated in place when bound as input and output).
         opset: ONNX opset, 18 to 23; default 18.
         tokenizer: tokenizer or processor to write with a loaded model.
 
@@ -102,6 +109,11 @@ def export_image_text_to_text(
     started = time.monotonic()
     check_choice("dtype", dtype, tuple(DTYPES))
     check_quant(quant, DTYPES[dtype])
+    if cache not in _CACHES:
+        raise ArgumentError(
+            f"expected cache to be one of {', '.join(_CACHES)}, got {cache!r}: blocks serve "
+            f"continuous batching, and onnxruntime-genai's engine takes no images"
+        )
     opset = check_opset(opset)
     out = check_directory(out_dir, model_or_dir)
     loaded = isinstance(model_or_dir, nn.Module)
@@ -120,7 +132,7 @@ def export_image_text_to_text(
     torch_library.register()
     try:
         images = image_part_of(model)
-        parts, findings, used = attempt(_proven, model, images, quant != NONE)
+        parts, findings, used = attempt(_proven, model, images, quant != NONE, cache)
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
@@ -153,6 +165,7 @@ def export_image_text_to_text(
             architecture=type(model).__name__,
             dtype=dtype,
             quant=quant,
+            cache=cache,
             opset=opset,
         )
         if images.obstacle is not None:
@@ -171,7 +184,7 @@ def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
 
 
 def _proven(
-    model: Any, images: ImagePart, quantised: bool
+    model: Any, images: ImagePart, quantised: bool, cache: str
 ) -> tuple[dict[str, Any], dict[str, Findings], UsedLinears | None]:
     """Fuse attention and replace modules of all parts; prove the logits of the whole.
 
@@ -209,7 +222,14 @@ def _proven(
         of_text.keep("", "attention", NOT_CALLED)
     replace_rotary(language, lambda _: text(*example), functions, of_text)
     probe.check(images, embedding, text)
-    parts: dict[str, Any] = {EMBEDDING_FILE: embedding.eval(), TEXT_FILE: text.eval()}
+    written: Any = text
+    if cache == StaticTextPart.cache:
+        written = StaticTextPart(text)
+        probe.check(images, embedding, written)
+        nodes = 2 * len(text.cached.sizes)
+        if nodes:
+            of_text.replaced("npu_scatter_nd_update", 0.0, nodes=nodes)
+    parts: dict[str, Any] = {EMBEDDING_FILE: embedding.eval(), TEXT_FILE: written.eval()}
     findings = {EMBEDDING_FILE: Findings(), TEXT_FILE: of_text}
     if images.obstacle is None:
         parts = {VISION_FILE: images.eval(), **parts}

@@ -7,9 +7,7 @@ features of images, H the size of an embedding.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -17,6 +15,7 @@ from torch import nn
 from .caches.interface import BATCH, NEW, PAST
 from .caches.step import State
 from .convolved_padding import ConvolvedPadding
+from .embeddings import Embeddings
 from .images import ImagePart
 from .model_cache import cached_by, keys_and_values, state_tensors
 from .proof import compare
@@ -31,6 +30,28 @@ _DECODED = 2
 _BEFORE, _AFTER = 2, 1  # tokens of the proof's row around an image
 _TEXT = 6  # tokens of its row without an image
 _ADD_STACKED = "_deepstack_process"  # a method: adds features to the states of some tokens
+
+
+class AnyText(Protocol):
+    """The text with any kind of cache, as it is proven."""
+
+    kinds: list[str]
+
+    def first_cache(self, batch: int, tokens: int) -> list[torch.Tensor]:
+        """Return the cache before the first of ``tokens``, and states."""
+
+    def step(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        kinds: list[torch.Tensor],
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Return logits [B, 1, V] and the cache after a step, for rows padded on the left.
+
+        embeds: [B, S, ..]; mask: [B, T]; positions: [.., B, S]; kinds: [B, T] each.
+        """
 
 
 class EmbeddingPart(nn.Module):
@@ -106,10 +127,9 @@ class TextPart(nn.Module):
         super().__init__()
         self.model = model
         self.functions = functions
-        self._recurrences = recurrences
+        self.recurrences = recurrences
         self._convolved_padding = ConvolvedPadding()
-        self.embedded, self._of_layers = embedding.tokens.size, embedding.tokens.of_layers
-        self.size = embedding.size
+        self.embeddings = Embeddings.of(embedding)
         self.vocabulary = int(model.get_output_embeddings().weight.shape[0])
         if images.stacked:
             functions.add(
@@ -119,15 +139,15 @@ class TextPart(nn.Module):
         self.kinds = [KINDS] if self._token_kinds.taken else []
         self.axes = images.axes
         with functions.replaced():
-            self._cached = cached_by(model, summed=recurrences.replaced)
+            self.cached = cached_by(model, summed=recurrences.replaced)
 
     @property
     def states(self) -> list[State]:
         """Those that layers keep in the place of earlier tokens."""
-        return self._cached.states
+        return self.cached.states
 
     def _names(self, prefix: str) -> list[str]:
-        cached = [f"{i}.{kind}" for i in self._cached.attending for kind in ("key", "value")]
+        cached = [f"{i}.{kind}" for i in self.cached.attending for kind in ("key", "value")]
         return [f"{prefix}.{name}" for name in [*cached, *(state.name for state in self.states)]]
 
     @property
@@ -151,10 +171,10 @@ class TextPart(nn.Module):
         """
         embeds, mask, positions, *others = inputs
         kinds, past = others[: len(self.kinds)], others[len(self.kinds) :]
-        split = 2 * len(self._cached.sizes)
+        split = 2 * len(self.cached.sizes)
         pairs = list(zip(past[:split:2], past[1:split:2], strict=True))
         logits, cache = self._logits(embeds, mask, positions, kinds, pairs, past[split:])
-        present = keys_and_values(cache, self._cached.kinds)
+        present = keys_and_values(cache, self.cached.kinds)
         return (
             logits[:, -1:].float(),
             *(tensor for layer in present for tensor in (layer.key, layer.value)),
@@ -172,23 +192,17 @@ class TextPart(nn.Module):
     ) -> tuple[torch.Tensor, Any]:
         from .state_layers import growing_cache
 
-        embeds, options = embeds.to(self._dtype), {}
-        if self._of_layers:
-            embeds, of_layers = embeds.split([self.size - self._of_layers, self._of_layers], -1)
-            options = per_layer_inputs(self.model, of_layers)
-        if kinds:
-            options |= self._token_kinds.options(kinds[0], embeds.shape[1])
-        embeds, *stacked = embeds.split(self.embedded, -1)
-        kept = past, states, self._recurrences, mask, self._convolved_padding
+        kept = past, states, self.recurrences, mask, self._convolved_padding
         with (
             self.functions.replaced(),
-            growing_cache(self.model, self._cached, *kept) as cache,
-            _given_features(self.model.get_decoder(), stacked),
+            growing_cache(self.model, self.cached, *kept) as cache,
+            self.embeddings.given(self.model, embeds) as options,
         ):
+            if kinds:
+                options |= self._token_kinds.options(kinds[0], embeds.shape[1])
             # Kinds say which tokens are of the prompt, of this step and of earlier ones.
             cache.begins = self._token_kinds.generated > 0
             logits = self.model(
-                inputs_embeds=embeds,
                 attention_mask=mask,
                 position_ids=positions,
                 past_key_values=cache,
@@ -206,7 +220,7 @@ class TextPart(nn.Module):
         """Return zeroed keys and values of ``length`` tokens for every layer, and states."""
         cached = [
             torch.zeros((batch, sizes.heads, length, size), dtype=self._dtype)
-            for sizes in self._cached.sizes
+            for sizes in self.cached.sizes
             for size in (sizes.key, sizes.value)
         ]
         states = [
@@ -215,25 +229,42 @@ class TextPart(nn.Module):
         ]
         return [*cached, *states]
 
+    def first_cache(self, batch: int, tokens: int) -> list[torch.Tensor]:
+        """Return the cache before the first of ``tokens``, which is empty, and states."""
+        del tokens  # it grows
+        return self.empty_cache(batch, 0)
+
+    def step(
+        self,
+        embeds: torch.Tensor,
+        mask: torch.Tensor,
+        positions: torch.Tensor,
+        kinds: list[torch.Tensor],
+        past: list[torch.Tensor],
+    ) -> tuple[torch.Tensor, ...]:
+        """Return what ``forward`` does of rows that are padded on the left."""
+        result: tuple[torch.Tensor, ...] = self(embeds, mask, positions, *kinds, *past)
+        return result
+
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
         total = PAST + NEW
         mask = torch.ones(BATCH, total, dtype=torch.int64)
         positions = torch.arange(PAST, total).repeat(*self.axes, BATCH, 1)
-        embeds = torch.zeros(BATCH, NEW, self.size)
+        embeds = torch.zeros(BATCH, NEW, self.embeddings.size)
         kinds = [torch.zeros_like(mask) for _ in self.kinds]
         return (embeds, mask, positions, *kinds, *self.empty_cache(BATCH, PAST))
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
         shapes: dict[str, tuple[str | int, ...]] = {
-            "inputs_embeds": ("batch", "sequence", self.size),
+            "inputs_embeds": ("batch", "sequence", self.embeddings.size),
             "attention_mask": ("batch", "total"),
             "position_ids": (*self.axes, "batch", "sequence"),
             **{name: ("batch", "total") for name in self.kinds},
             "logits": ("batch", 1, self.vocabulary),
         }
-        for i, sizes in zip(self._cached.attending, self._cached.sizes, strict=True):
+        for i, sizes in zip(self.cached.attending, self.cached.sizes, strict=True):
             for kind, size in (("key", sizes.key), ("value", sizes.value)):
                 shapes[f"past_key_values.{i}.{kind}"] = ("batch", sizes.heads, "past", size)
                 shapes[f"present.{i}.{kind}"] = ("batch", sizes.heads, "total", size)
@@ -241,25 +272,6 @@ class TextPart(nn.Module):
             for prefix in ("past_key_values", "present"):
                 shapes[f"{prefix}.{state.name}"] = ("batch", *state.shape)
         return shapes
-
-
-@contextmanager
-def _given_features(language: Any, stacked: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Let the first layers of a language model add features [B, S, H], which are 0 for text."""
-
-    def before(
-        _: nn.Module, args: tuple[Any, ...], options: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        return args, {**options, "deepstack_visual_embeds": list(stacked)}
-
-    if not stacked:
-        yield
-        return
-    hook = language.register_forward_pre_hook(before, with_kwargs=True)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 class ImageTextProbe:
@@ -301,7 +313,7 @@ class ImageTextProbe:
             result = run(**tokens, use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])
 
-    def check(self, images: ImagePart, embedding: EmbeddingPart, text: TextPart) -> None:
+    def check(self, images: ImagePart, embedding: EmbeddingPart, text: AnyText) -> None:
         """Compare the prompt's logits and those of single steps; raises NotProven."""
         longest = max(map(len, self._rows))
         padding = [longest - len(row) for row in self._rows]
@@ -310,7 +322,7 @@ class ImageTextProbe:
         )
         mask = torch.stack([torch.arange(longest) >= p for p in padding]).long()
         positions = images.positions(ids, mask, self._given)
-        past = text.empty_cache(len(self._rows), 0)
+        past = text.first_cache(*ids.shape)
         features = images(*self._image)
         used = 0
         collected, start = [], 0
@@ -321,7 +333,7 @@ class ImageTextProbe:
             used = shown
             generated = end - longest + _DECODED
             kinds = [self._kinds.of(ids[:, :end], generated) for _ in text.kinds]
-            logits, *past = text(embeds, mask[:, :end], positions[..., step], *kinds, *past)
+            logits, *past = text.step(embeds, mask[:, :end], positions[..., step], kinds, past)
             collected.append(logits)
             start = end
         for row, expected in enumerate(self._expected):

@@ -85,6 +85,7 @@ class OriginalDecoder(KeptModel):
         self.heads = int(getattr(config, "num_attention_heads", heads))
         self._maskings: dict[int, Masking | None] = {}
         self._convolved_padding = ConvolvedPadding()
+        self._context = context_of(model.config)
         self._arguments = set(inspect.signature(model.forward).parameters)
         self._cache_argument = cache_argument(model)
 
@@ -147,7 +148,6 @@ class OriginalDecoder(KeptModel):
         if any(isinstance(module, LengthRotary) for module in self.model.modules()):
             # From positions, among which are those of padding, or of other sequences.
             raise NotProven("its rotary frequencies depend on the length of a row")
-        context = int(getattr(config, "max_position_embeddings", None) or 0)
         if not past and step.block_slots is not None:
             raise NotProven("its layers cache no keys and values, which alone lie in blocks")
         # Attention has masks of the step; layers with states ask for padding.
@@ -160,7 +160,7 @@ class OriginalDecoder(KeptModel):
             past,
             self.states,
             self._maskings,
-            context,
+            self._context,
             convolves(self.model),
         )
         reading = self._recurrences.reading(shared.cache, step.sequences)
@@ -202,6 +202,11 @@ class OriginalDecoder(KeptModel):
                 **options,
             ).logits
         return logits.float()
+
+
+def context_of(config: Any) -> int:
+    """Return how many positions a configuration names; 0 for none."""
+    return int(getattr(config, "max_position_embeddings", None) or 0)
 
 
 def keep_original(

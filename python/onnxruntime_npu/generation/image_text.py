@@ -21,6 +21,7 @@ from .image_prompt import opened, prepared, processor_of
 from .images import images_of
 from .images.features import Prompt
 from .loop import Generation, checked_count, checked_room, chooser, run
+from .static_rows import LENGTHS, StaticRows
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
@@ -49,6 +50,7 @@ class ImageTextLM(Exported):
         self.generated_kind = int(metadata["generated_kind"])
         taken = next(x for x in self.embedding.get_inputs() if x.name == "image_features")
         self._no_features = np.empty((0, taken.shape[1]), np.float32)
+        self._static = any(x.name == LENGTHS for x in self.text.get_inputs())
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
         limit = self.config.get("text_config", {}).get("max_position_embeddings")
@@ -163,7 +165,9 @@ class ImageTextLM(Exported):
             )
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
-        with closing(_Stepper(self, ids, mask, features, positions)) as state:
+        stepper = _StaticStepper if self._static else _Stepper
+        length = ids.shape[1] + budget
+        with closing(stepper(self, ids, mask, features, positions, length)) as state:
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
 
     def _given(self, images: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
@@ -188,14 +192,20 @@ class _Stepper:
         mask: np.ndarray,
         features: np.ndarray,
         positions: tuple[np.ndarray, np.ndarray] | None,
+        length: int,
     ) -> None:
+        """Take a prompt, and the most tokens of a row."""
         self._model = model
         self._ids, self._mask, self._features = ids, mask, features
         # Those of the prompt [3, B, S] and the next ones [B], if they do not follow from the mask.
         self._positions = positions
         self._kinds = np.isin(ids, model.tokens_of_images).astype(np.int64)
         self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
-        self._cache = GrowingCache(model.text, model.device, len(ids))
+        self._cache: Any = self._new_cache(length)
+
+    def _new_cache(self, length: int) -> Any:
+        del length  # it grows
+        return GrowingCache(self._model.text, self._model.device, len(self._ids))
 
     def prefill(self) -> ort.OrtValue:
         return self._step(self._ids, self._features)
@@ -210,20 +220,24 @@ class _Stepper:
         self._cache.clear()
 
     def _step(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
+        logits: ort.OrtValue = self._cache.step(
+            {
+                "inputs_embeds": self._embedded(ids, features),
+                "attention_mask": self._mask,
+                "position_ids": self._next_positions(ids.shape[1]),
+                **({_KINDS: self._kinds} if self._takes_kinds else {}),
+            }
+        )
+        return logits
+
+    def _embedded(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
         model = self._model
         embedding = model.embedding.io_binding()
         embedding.bind_cpu_input("input_ids", ids)
         embedding.bind_cpu_input("image_features", features)
         embedding.bind_output("inputs_embeds", *model.device)
         model.embedding.run_with_iobinding(embedding)
-        return self._cache.step(
-            {
-                "inputs_embeds": embedding.get_outputs()[0],
-                "attention_mask": self._mask,
-                "position_ids": self._next_positions(ids.shape[1]),
-                **({_KINDS: self._kinds} if self._takes_kinds else {}),
-            }
-        )
+        return embedding.get_outputs()[0]
 
     def _next_positions(self, count: int) -> np.ndarray:
         if self._positions is None:
@@ -232,6 +246,34 @@ class _Stepper:
         # After the prompt, each token is one of text, wherever an image ended.
         self._positions = np.tile(following[:, None], (3, 1, 1)), following + 1
         return positions
+
+
+class _StaticStepper(_Stepper):
+    """The state of one batch whose cache is preallocated: padding comes behind a row's tokens."""
+
+    def _new_cache(self, length: int) -> StaticRows:
+        lengths = self._mask.sum(axis=1)
+        count = self._ids.shape[1]
+        order = (np.arange(count) - lengths[:, None]) % count
+        self._ids = np.take_along_axis(self._ids, order, 1)
+        if self._positions is not None:
+            positions, following = self._positions
+            self._positions = np.take_along_axis(positions, order[None], 2), following
+        return StaticRows(self._model.text, self._model.device, len(self._ids), length)
+
+    def prefill(self) -> ort.OrtValue:
+        return self._step_of(self._ids, self._features, self._mask.sum(axis=1))
+
+    def decode(self, tokens: np.ndarray) -> ort.OrtValue:
+        ids = np.ascontiguousarray(tokens[:, None])
+        return self._step_of(ids, self._model._no_features, np.ones(len(ids), np.int64))
+
+    def _step_of(self, ids: np.ndarray, features: np.ndarray, lengths: np.ndarray) -> ort.OrtValue:
+        given = {"inputs_embeds": self._embedded(ids, features)}
+        if self._positions is not None:
+            given["position_ids"] = self._next_positions(ids.shape[1])
+        logits: ort.OrtValue = self._cache.step(given, lengths)
+        return logits
 
 
 def _integers(name: str, array: np.ndarray) -> np.ndarray:
