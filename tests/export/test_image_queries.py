@@ -128,14 +128,12 @@ def test_text_of_an_encoder_decoder_is_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_text_that_attends_to_images_by_layers_of_its_own_is_refused(tmp_path):
+def test_text_that_reads_images_in_another_way_is_refused(tmp_path):
+    """As BLIP, whose text attends to an image that it has with all tokens."""
     config = transformers.AutoConfig.for_model(
-        "mllama",
-        vision_config={
-            **{**VISION, "attention_heads": 2, "num_global_layers": 1, "vision_output_dim": 96},
-            **{"intermediate_layers_indices": [0, 1], "supported_aspect_ratios": [[1, 1]]},
-        },
-        text_config={**TEXT, "cross_attention_layers": [1], "pad_token_id": 0},
+        "blip",
+        vision_config={**VISION, "patch_size": 4},
+        text_config={**TEXT, "encoder_hidden_size": 32, "pad_token_id": 0},
     )
     model = transformers.AutoModelForImageTextToText.from_config(config)
     with pytest.raises(ExportError, match="expected get_image_features, whose results take"):

@@ -13,36 +13,22 @@ from ..errors import ArgumentError, ExportError
 from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
-from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_image_text, wrap
-from .encoder import REPORT_FILE, role_of
-from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
+from .encoder import REPORT_FILE
+from .image_states import reads_states
+from .image_states_proof import proven_states
+from .image_text_proof import EMBEDDING_FILE, TEXT_FILE, VISION_FILE, proven_parts
 from .images import GivenFeatures, ImagePart, image_part_of, own_features
-from .model_cache import run_with_cache, text_logits
-from .module_replacement import convert_weights, replace_modules
-from .named_tokens import check_named_tokens
-from .original import decoder_role_of, replace_decoder_modules
+from .module_replacement import convert_weights
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
-from .proof import Findings, NotProven, attempt, unsupported
+from .proof import NotProven, attempt, unsupported
 from .quantization import NONE
-from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
-from .recurrences import replace_recurrences
-from .replaced_functions import ReplacedFunctions
-from .roles.role import Role
-from .rotary_function import replace_rotary
-from .rotary_module import follow_lengths
+from .quantized_parts import check_quant, quantize_parts
 from .static_text import StaticTextPart
-from .text_of_images import text_model_of
-from .token_kinds import choose_experts_in_graph
 from .tracing import onnx_model_of
-from .unused_attention import forget_unused_attention
 
-# Of the file's metadata: the token in whose places features are put, those of a prompt that are of
-# kind 1, and the kind of generated ones.
-IMAGE_TOKEN, TOKENS, GENERATED = "image_token_id", "image_token_ids", "generated_kind"
 _CACHES = ("dynamic", StaticTextPart.cache)
-VISION_FILE, EMBEDDING_FILE, TEXT_FILE = "vision.onnx", "embedding.onnx", "text.onnx"
 
 
 def export_image_text_to_text(
@@ -87,7 +73,8 @@ def export_image_text_to_text(
     pads patches, such as LFM2-VL and Gemma 4, vision takes pixel_values and patch_positions, too,
     and text position_ids [B, S]. Where layers of the text have embeddings of tokens of their own,
     as in Gemma 4, they follow in inputs_embeds. Where an image is read for an instruction,
-    as in InstructBLIP, vision takes its tokens, qformer_input_ids [1, L] int64.
+    as in InstructBLIP, vision takes its tokens, qformer_input_ids [1, L] int64. Where layers of
+    the text attend to images, as in Llama 3.2 Vision, docs/image_text.md has inputs and outputs.
 
     Args:
         model_or_dir: a directory with config.json and safetensors, or a loaded model such as
@@ -124,42 +111,46 @@ def export_image_text_to_text(
             f"cannot export {type(model).__name__}: expected a transformers model of images and "
             f"text with a language-model head, such as LlavaForConditionalGeneration"
         )
-    if own_features(model) is None:
-        raise ExportError(
-            f"cannot export {type(model).__name__}: expected get_image_features, whose results "
-            f"take the places of tokens, got a model whose text reads images in another way"
-        )
     torch_library.register()
+    images: ImagePart | None = None
     try:
-        images = image_part_of(model)
-        parts, findings, used = attempt(_proven, model, images, quant != NONE, cache)
+        if own_features(model) is not None:
+            images = image_part_of(model)
+            proven = attempt(proven_parts, model, images, quant != NONE, cache)
+        elif reads_states(model):
+            if cache != "dynamic":
+                raise NotProven("its text attends to images over a growing cache alone")
+            proven = attempt(proven_states, model, quant != NONE)
+        else:
+            raise NotProven(
+                "expected get_image_features, whose results take the places of tokens, got a model "
+                "whose text reads images in another way"
+            )
     except NotProven as error:
         raise unsupported(model, error) from error
     convert_weights(model, DTYPES[dtype])
-    if used is not None:
-        quantize_parts(model, quant, [used])
+    if proven.used is not None:
+        quantize_parts(model, quant, [proven.used])
     models = {}
-    for name, part in parts.items():
+    for name, part in proven.parts.items():
         try:
             models[name] = onnx_model_of(part, part.example(), opset)
         except ExportError as error:
-            if name != VISION_FILE:
+            if name != VISION_FILE or images is None:
                 raise
             try:
                 images = GivenFeatures(model, str(error))
             except NotProven:  # it takes more features than those of tokens
                 raise error from None
-    kinds = parts[EMBEDDING_FILE].kinds
-    models[EMBEDDING_FILE].metadata_props[IMAGE_TOKEN] = str(kinds.image_token)
-    models[EMBEDDING_FILE].metadata_props[TOKENS] = " ".join(map(str, kinds.of_prompts))
-    models[EMBEDDING_FILE].metadata_props[GENERATED] = str(kinds.generated)
-    models[EMBEDDING_FILE].metadata_props.update(images.metadata())
+    about_tokens = proven.parts[EMBEDDING_FILE].metadata()
+    about_images = proven.parts[VISION_FILE].metadata() if images is None else images.metadata()
+    models[EMBEDDING_FILE].metadata_props.update({**about_tokens, **about_images})
     with staged(out, TEXT_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
         report = write_parts(
             folder,
             models,
-            findings,
+            proven.findings,
             started,
             model=checkpoint.source,
             architecture=type(model).__name__,
@@ -168,7 +159,7 @@ def export_image_text_to_text(
             cache=cache,
             opset=opset,
         )
-        if images.obstacle is not None:
+        if images is not None and images.obstacle is not None:
             warnings.append(
                 f"{VISION_FILE} is not written, since features of images are not exported: "
                 f"{images.obstacle}; give generate_from image_features [F, H] from elsewhere"
@@ -176,62 +167,3 @@ def export_image_text_to_text(
         report.parts[TEXT_FILE].warnings += warnings
         report.write(folder / REPORT_FILE)
     return report
-
-
-def _role_of_text(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
-    """Return the role that a module of the text may have: that of a decoder, or LayerNorm."""
-    return role_of(module) if isinstance(module, nn.LayerNorm) else decoder_role_of(module)
-
-
-def _proven(
-    model: Any, images: ImagePart, quantised: bool, cache: str
-) -> tuple[dict[str, Any], dict[str, Findings], UsedLinears | None]:
-    """Fuse attention and replace modules of all parts; prove the logits of the whole.
-
-    Returns also the linear layers of the text, before any was replaced, if they are ``quantised``.
-    """
-    from .state_layers import report_convolutions
-
-    text_model = text_model_of(model)
-    embedding = EmbeddingPart(model, images.stacked)
-    check_named_tokens(model, images, embedding)
-    probe = ImageTextProbe(model, text_model, images, embedding)
-    language = model.get_decoder()
-    functions = ReplacedFunctions()
-    choose_experts_in_graph(model, functions)
-    of_vision, of_text = Findings(), Findings()
-    used = None
-    if quantised:
-        used = used_linears(model, lambda _: (text_logits(text_model),), of_text)
-    follow_lengths(model, of_text)
-    # Before recurrences, whose operators have no derivatives by which modules are found.
-    with functions.replaced():  # experts of images, too
-        replace_decoder_modules(text_model, _role_of_text, of_text)
-    recurrences = replace_recurrences(text_model, run_with_cache, functions, of_text)
-    text = TextPart(text_model, functions, recurrences, images, embedding)
-    report_convolutions(text_model, run_with_cache, of_text)
-    probe.check(images, embedding, text)
-    image, example = images.example(), text.example()
-    if images.obstacle is None:
-        replace_modules(model, role_of, lambda _: (images(*image),), of_vision)
-        if images.attends:
-            if not fuse_attention(model, lambda _: images(*image), of_vision):
-                of_vision.keep("", "attention", NOT_CALLED)
-            forget_unused_attention(lambda: (images(*image),), of_vision)
-    if not fuse_attention(model, lambda _: text(*example), of_text):
-        of_text.keep("", "attention", NOT_CALLED)
-    replace_rotary(language, lambda _: text(*example), functions, of_text)
-    probe.check(images, embedding, text)
-    written: Any = text
-    if cache == StaticTextPart.cache:
-        written = StaticTextPart(text)
-        probe.check(images, embedding, written)
-        nodes = 2 * len(text.cached.sizes)
-        if nodes:
-            of_text.replaced("npu_scatter_nd_update", 0.0, nodes=nodes)
-    parts: dict[str, Any] = {EMBEDDING_FILE: embedding.eval(), TEXT_FILE: written.eval()}
-    findings = {EMBEDDING_FILE: Findings(), TEXT_FILE: of_text}
-    if images.obstacle is None:
-        parts = {VISION_FILE: images.eval(), **parts}
-        findings = {VISION_FILE: of_vision, **findings}
-    return parts, findings, used

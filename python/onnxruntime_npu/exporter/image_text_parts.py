@@ -99,6 +99,10 @@ class EmbeddingPart(nn.Module):
             embedded = torch.where(around, self._shown[place], embedded)
         return torch.cat([embedded, tokens[..., own:]], -1) if self.tokens.of_layers else embedded
 
+    def metadata(self) -> dict[str, str]:
+        """Return what a runner has to know of the tokens."""
+        return self.kinds.metadata()
+
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
         return torch.zeros((BATCH, NEW), dtype=torch.int64), torch.zeros(PAST, self.featured)

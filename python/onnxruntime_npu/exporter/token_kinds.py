@@ -8,6 +8,7 @@ own.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,9 @@ from .replaced_functions import ReplacedFunctions
 
 # Of a text's input: 0 for text, or, where all tokens of a prompt see each other, for these.
 KINDS = "token_type_ids"
+# Of a file's metadata: the token in whose places features are put, those of a prompt that are of
+# kind 1, and the kind of generated ones.
+_IMAGE_TOKEN, _TOKENS, _GENERATED = "image_token_id", "image_token_ids", "generated_kind"
 _OF_EXPERTS = "moe_mm_token_type_ids"
 _OF_POSITIONS = "mm_token_type_ids"
 _AROUND = [f"{name}_{place}" for name in ("image", "video") for place in ("start", "end")]
@@ -34,7 +38,7 @@ class TokenKinds:
     """
 
     def __init__(self, model: Any) -> None:
-        self.image_token = _image_token(model.config)
+        self.image_token = image_token_of(model.config)
         taken = inspect.signature(model.forward).parameters
         known = (KINDS, _OF_EXPERTS, _OF_POSITIONS)
         if others := [n for n in taken if n.endswith(KINDS) and n not in known]:
@@ -60,6 +64,10 @@ class TokenKinds:
     def of_prompts(self) -> list[int]:
         """The tokens that are of kind 1 in a prompt."""
         return [] if self.generated else self.tokens
+
+    def metadata(self) -> dict[str, str]:
+        """Return what a runner has to know of them."""
+        return metadata_of(self.image_token, self.of_prompts, self.generated)
 
     def of(self, ids: torch.Tensor, generated: int = 0) -> torch.Tensor:
         """Return the kinds of tokens [B, S], of which the last ones were generated, int64."""
@@ -88,7 +96,17 @@ def _kind_of_next(model: Any) -> int:
     return int(model._update_model_kwargs_for_generation({}, told)[KINDS][0, -1])
 
 
-def _image_token(config: Any) -> int:
+def metadata_of(image_token: int, of_prompts: Sequence[int], generated: int) -> dict[str, str]:
+    """Return what a runner has to know of the tokens of a model."""
+    return {
+        _IMAGE_TOKEN: str(image_token),
+        _TOKENS: " ".join(map(str, of_prompts)),
+        _GENERATED: str(generated),
+    }
+
+
+def image_token_of(config: Any) -> int:
+    """Return the token that stands for an image; raises NotProven without one."""
     for name in ("image_token_id", "image_token_index"):
         if isinstance(token := getattr(config, name, None), int):
             return token

@@ -22,7 +22,12 @@ class GrowingCache:
     """Keys and values, and states, of one batch, which stay on the device between steps."""
 
     def __init__(
-        self, session: ort.InferenceSession, device: tuple[str, int], batch: int, part: str = ""
+        self,
+        session: ort.InferenceSession,
+        device: tuple[str, int],
+        batch: int,
+        part: str = "",
+        but: str | None = None,
     ) -> None:
         """Begin with no tokens.
 
@@ -31,15 +36,20 @@ class GrowingCache:
             device: where its outputs stay, as ``bind_output`` takes it.
             batch: number of rows.
             part: what the names of the inputs that grow contain.
+            but: what they do not contain.
         """
         self._session = session
         self._device = device
-        past = [v for v in session.get_inputs() if v.name.startswith(PAST) and part in v.name]
+        past = [
+            v
+            for v in session.get_inputs()
+            if v.name.startswith(PAST) and part in v.name and (but is None or but not in v.name)
+        ]
         self._past = [value.name for value in past]
         self._outputs = ["logits", *(name.replace(PAST, PRESENT) for name in self._past)]
         # Keys and values have no elements yet; a state is zeros, of a fixed size for a row.
         self._tensors = [
-            _zeros([batch, *(0 if isinstance(d, str) else d for d in v.shape[1:])], v.type)
+            zeros([batch, *(0 if isinstance(d, str) else d for d in v.shape[1:])], v.type)
             for v in past
         ]
 
@@ -68,7 +78,7 @@ class GrowingCache:
         self._tensors = []
 
 
-def _zeros(shape: list[int], kind: str) -> ort.OrtValue:
+def zeros(shape: list[int], kind: str) -> ort.OrtValue:
     """Return zeros of a type that a session names."""
     value = ort.OrtValue.ortvalue_from_shape_and_type(shape, ELEMENT_TYPES[kind], "cpu", 0)
     fill_with_zeros(value)

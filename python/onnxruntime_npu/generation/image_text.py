@@ -16,15 +16,17 @@ import onnxruntime as ort
 from ..errors import ArgumentError
 from ..sampling import Sampler
 from .exported import Exported
-from .growing_cache import GrowingCache
+from .growing_cache import PAST, PRESENT, GrowingCache, zeros
 from .image_prompt import opened, prepared, processor_of
 from .images import images_of
 from .images.features import Prompt
+from .images.states import Seen, States
 from .loop import Generation, checked_count, checked_room, chooser, run
 from .static_rows import LENGTHS, StaticRows
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
+_OF_IMAGES = ".encoder."  # in the names of keys and values of images
 _KINDS = "token_type_ids"  # an input of the text that tells tokens apart
 # Of a processor, and what tokens say, too.
 _COMPUTED = (_KINDS, "mm_token_type_ids", "moe_mm_token_type_ids")
@@ -48,8 +50,8 @@ class ImageTextLM(Exported):
         self.image_token = int(metadata["image_token_id"])
         self.tokens_of_images = [int(token) for token in metadata["image_token_ids"].split()]
         self.generated_kind = int(metadata["generated_kind"])
-        taken = next(x for x in self.embedding.get_inputs() if x.name == "image_features")
-        self._no_features = np.empty((0, taken.shape[1]), np.float32)
+        taken = [x for x in self.embedding.get_inputs() if x.name == "image_features"]
+        self._no_features = np.empty((0, taken[0].shape[1] if taken else 0), np.float32)
         self._static = any(x.name == LENGTHS for x in self.text.get_inputs())
         logits = next(o for o in self.text.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
@@ -134,6 +136,9 @@ class ImageTextLM(Exported):
                 - of padded patches with places: pixel_values [images, patches, values] and
                   image_position_ids [images, patches, 2] integers, the column and the row of each
                   patch, row by row, -1 for padding;
+                - of images that layers of the text attend to: pixel_values [B, images, tiles, C,
+                  height, width], aspect_ratio_ids [B, images], aspect_ratio_mask [B, images, tiles]
+                  and cross_attention_mask [B, S, images, tiles] integers;
                 - where features are not exported: image_features [F, H] float32 of all images, and
                   position_ids [3, B, S] integers where images are grids.
 
@@ -158,16 +163,21 @@ class ImageTextLM(Exported):
         found = self.images.features(prompt, given)
         features = np.concatenate([self._no_features, *found])
         positions = self.images.positions(prompt, given)
-        if len(features) != prompt.image_tokens:
+        states = self.images if isinstance(self.images, States) else None
+        if states is None and len(features) != prompt.image_tokens:
             raise ArgumentError(
                 f"expected {len(features)} image tokens for {len(found)} images, got "
                 f"{prompt.image_tokens}"
             )
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
-        stepper = _StaticStepper if self._static else _Stepper
         length = ids.shape[1] + budget
-        with closing(stepper(self, ids, mask, features, positions, length)) as state:
+        stepper = (_StaticStepper if self._static else _Stepper)(
+            self, ids, mask, features, positions, length
+        )
+        if states is not None:
+            stepper.see(states.seen(prompt, given, self.device), states.places)
+        with closing(stepper) as state:
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
 
     def _given(self, images: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
@@ -202,10 +212,24 @@ class _Stepper:
         self._kinds = np.isin(ids, model.tokens_of_images).astype(np.int64)
         self._takes_kinds = any(x.name == _KINDS for x in model.text.get_inputs())
         self._cache: Any = self._new_cache(length)
+        self._seen: dict[str, np.ndarray | ort.OrtValue] = {}
+        self._shown: np.ndarray | None = None  # tiles of images, by tokens, of the next step
+
+    def see(self, seen: Seen, places: int) -> None:
+        """Let layers of the text attend to images, each of which has so many places."""
+        of_images = [x for x in self._model.text.get_inputs() if _OF_IMAGES in x.name]
+        kept: dict[str, Any] = {
+            x.name: seen.kept[x.name.replace(PAST, PRESENT)]
+            if seen.kept
+            else zeros([len(self._ids), int(x.shape[1]), places, int(x.shape[3])], x.type)
+            for x in of_images
+        }
+        count = np.array([bool(seen.kept)], np.int64)
+        self._seen, self._shown = {"images": count, **kept}, seen.shown
 
     def _new_cache(self, length: int) -> Any:
         del length  # it grows
-        return GrowingCache(self._model.text, self._model.device, len(self._ids))
+        return GrowingCache(self._model.text, self._model.device, len(self._ids), but=_OF_IMAGES)
 
     def prefill(self) -> ort.OrtValue:
         return self._step(self._ids, self._features)
@@ -226,15 +250,24 @@ class _Stepper:
                 "attention_mask": self._mask,
                 "position_ids": self._next_positions(ids.shape[1]),
                 **({_KINDS: self._kinds} if self._takes_kinds else {}),
+                **self._next_seen(),
             }
         )
         return logits
+
+    def _next_seen(self) -> dict[str, np.ndarray | ort.OrtValue]:
+        """Return what the next step takes of images; later tokens see what the last one does."""
+        if self._shown is None:
+            return {}
+        shown, self._shown = self._shown, self._shown[:, -1:]
+        return {**self._seen, "cross_attention_mask": shown}
 
     def _embedded(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
         model = self._model
         embedding = model.embedding.io_binding()
         embedding.bind_cpu_input("input_ids", ids)
-        embedding.bind_cpu_input("image_features", features)
+        if features.shape[1]:
+            embedding.bind_cpu_input("image_features", features)
         embedding.bind_output("inputs_embeds", *model.device)
         model.embedding.run_with_iobinding(embedding)
         return embedding.get_outputs()[0]
