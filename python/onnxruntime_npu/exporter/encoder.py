@@ -166,6 +166,9 @@ class Encoder(nn.Module):
         self.main_input = main_input_of(model)
         self.is_text = self.main_input == _TEXT
         self._arguments = set(inspect.signature(model.forward).parameters)
+        # The implementation of attention whose masks it takes, where a decoder that shares its
+        # configuration has another one.
+        self.attends_as: str | None = None
 
     @property
     def input_names(self) -> list[str]:
@@ -205,7 +208,13 @@ class Encoder(nn.Module):
         if not self.is_text:
             weight = next(p for p in self.model.parameters() if p.is_floating_point())
             given[self.main_input] = given[self.main_input].to(weight.dtype)
-        return self.model(**given)
+        config = self.model.config
+        before = config._attn_implementation
+        config._attn_implementation = self.attends_as or before
+        try:
+            return self.model(**given)
+        finally:
+            config._attn_implementation = before
 
     def context(self) -> int | None:
         """Return the most tokens of a text, or None if there is no limit.

@@ -167,6 +167,7 @@ def _proven(
     replace_modules(model, role_of, decode, of_decoder)
     if not fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder):
         of_encoder.keep("", "attention", NOT_CALLED)
+        encoder.encoder.attends_as = model.get_encoder().config._attn_implementation
     stepped = decoder.example(source, encoded)
     if not fuse_attention(model.get_decoder(), lambda _: decoder(*stepped), of_decoder):
         of_decoder.keep("", "attention", NOT_CALLED)
