@@ -115,6 +115,7 @@ REPEATED_KINDS = (
 # Kinds of which one part differs from those left, which the tests of roles show by itself: an
 # export of each takes ten seconds and more on slow machines.
 SLOW_KINDS = (
+    "bigbird_pegasus",
     "cohere",
     "dbrx",
     "deepseek_v4",

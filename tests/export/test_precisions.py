@@ -13,7 +13,8 @@ from onnx import numpy_helper
 from onnxruntime_npu.exporter.module_replacement import convert_weights
 
 from .conftest import CONFIGS, CONTINUATIONS, PROMPTS, expected_logits, marks_of, tiny_model
-from .test_causal_lm import PROVIDERS, REPEATED_KINDS, forced_logits
+from .kinds import REPEATED_KINDS
+from .test_causal_lm import PROVIDERS, forced_logits
 
 BFLOAT16, FLOAT = onnx.TensorProto.BFLOAT16, onnx.TensorProto.FLOAT
 # Each run compares this one, and a Llama in test_causal_lm.py.

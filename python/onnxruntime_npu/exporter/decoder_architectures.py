@@ -26,6 +26,11 @@ DECODERS = tuple(
             "the decoder; learned positions of a row's slots, norms before attention and MLP",
             {**_DECODER, "encoder_layers": 2},
         ),
+        (
+            "bigbird_pegasus",
+            "the decoder; learned positions of a row's slots, norms before attention and MLP",
+            {**_DECODER, "encoder_layers": 2, "attention_type": "original_full"},
+        ),
         ("megatron-bert", "the decoder; norms before", {**TOKENS, "is_decoder": True}),
         (
             "roberta",

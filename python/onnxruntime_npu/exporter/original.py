@@ -228,6 +228,7 @@ def keep_original(
     findings.keep("", "decoder", str(reason))
     follow_lengths(model, findings)
     replace_own_linears(model)
+    _say_causal(model)
     tables = _tables_of_latent_attention(model)
 
     def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
@@ -257,6 +258,16 @@ def keep_original(
     report_convolutions(model, run, findings)
     position_tables = follow_positions(model, functions)
     return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
+
+
+def _say_causal(model: Any) -> None:
+    """Let attention of a decoder alone say that it is causal, as that of BigBird-Pegasus does not.
+
+    What a token sees follows from masks; where all of them are causal, blocks have no others.
+    """
+    for module in model.modules():
+        if getattr(module, "is_decoder", False) and getattr(module, "is_causal", None) is False:
+            module.is_causal = True
 
 
 def _tables_of_latent_attention(model: Any) -> dict[nn.Module, Tables]:
