@@ -125,6 +125,9 @@ class ImageTextLM(Exported):
                   [B, images, C, height, width], in which images of zeros are padding;
                 - of images of any size: pixel_values [images, C, height, width], padded below and
                   on the right, and image_sizes [images, 2] integers, height and width;
+                - of padded images of any size: pixel_values [B, images, C, height, width], in which
+                  images of zeros are padding, and pixel_attention_mask [B, images, height, width],
+                  1 for an image's pixels;
                 - of images as tiles: pixel_values [images, tiles, C, height, width], image_sizes,
                   and batch_num_images [B] where the processor has it;
                 - of patches: pixel_values [patches, values] or [patches, C, height, width] of all

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from ..proof import NotProven
+from .masked_pixels import MaskedPixelPart
 from .part import ImagePart, features_in, own_features
 from .patches import PatchPart
 from .placed_patches import PlacedPatchPart
@@ -32,7 +33,11 @@ class OneSizePart(ImagePart):
         """Whether features need nothing but pixels."""
         taken = inspect.signature(own_features(model)).parameters.values()
         needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        others = PatchPart, PlacedPatchPart  # whose places of patches may have defaults
+        others = (
+            PatchPart,
+            PlacedPatchPart,
+            MaskedPixelPart,
+        )  # whose places of patches may have defaults
         return needed == ["pixel_values"] and not any(each.takes(model) for each in others)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
