@@ -47,7 +47,7 @@ def check(answer, status, code, param=None):
         ({"top_k": -2}, 400, "invalid_value", "top_k"),
         ({"max_tokens": -1}, 400, "invalid_value", "max_tokens"),
         ({"max_tokens": 10**30}, 400, "invalid_value", "max_tokens"),
-        ({"max_tokens": 256}, 400, "context_length_exceeded", None),
+        ({"max_tokens": 256}, 400, "context_length_exceeded", "prompt"),
         ({"seed": 2**64}, 400, "invalid_value", "seed"),
         ({"n": 0}, 400, "invalid_value", "n"),
         ({"n": 17}, 400, "invalid_value", "n"),
@@ -70,15 +70,15 @@ def check(answer, status, code, param=None):
         ({"best_of": 2}, 400, "unsupported_parameter", "best_of"),
         ({"suffix": "z"}, 400, "unsupported_parameter", "suffix"),
         ({"no_such_thing": 1}, 400, "invalid_value", "no_such_thing"),
-        ({"prompt": []}, 400, "invalid_value", None),
-        ({"prompt": ""}, 400, "invalid_value", None),
-        ({"prompt": [258]}, 400, "invalid_value", None),
-        ({"prompt": [-1]}, 400, "invalid_value", None),
+        ({"prompt": []}, 400, "invalid_value", "prompt"),
+        ({"prompt": ""}, 400, "invalid_value", "prompt"),
+        ({"prompt": [258]}, 400, "invalid_value", "prompt"),
+        ({"prompt": [-1]}, 400, "invalid_value", "prompt"),
         ({"prompt": [1.5]}, 400, "invalid_value", "prompt"),
         ({"prompt": [[1], "a"]}, 400, "invalid_value", "prompt"),
-        ({"prompt": "a" * 300}, 400, "context_length_exceeded", None),
-        ({"prompt": "a" * 1_000_000}, 400, "context_length_exceeded", None),
-        ({"prompt": ["a"] * 1000}, 400, "invalid_value", None),
+        ({"prompt": "a" * 300}, 400, "context_length_exceeded", "prompt"),
+        ({"prompt": "a" * 1_000_000}, 400, "context_length_exceeded", "prompt"),
+        ({"prompt": ["a"] * 1000}, 400, "invalid_value", "prompt"),
         ({"logit_bias": {" 5_0 ": 1}}, 400, "invalid_value", "logit_bias"),
         ({"logit_bias": {"\u0663": 1}}, 400, "invalid_value", "logit_bias"),
         ({"logit_bias": {"-1": 1}}, 400, "invalid_value", "logit_bias"),
@@ -129,7 +129,7 @@ def test_completions(server, changes, status, code, param):
         ({"top_logprobs": 1}, "invalid_value", "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "invalid_value", "top_logprobs"),
         ({"audio": {}}, "unsupported_parameter", "audio"),
-        ({"max_completion_tokens": 1000}, "context_length_exceeded", None),
+        ({"max_completion_tokens": 1000}, "context_length_exceeded", "messages"),
         ({"prompt": "a"}, "invalid_value", "prompt"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, dict) else "",
@@ -315,13 +315,12 @@ def test_deep_values_of_parameters_that_are_not_read(server, depth):
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/embeddings"])
 def test_texts_that_are_surely_too_long_are_not_encoded(server, path):
     text = "a" * 1_000_000
-    body = {
-        "/v1/completions": {"prompt": ["a", text]},
-        "/v1/chat/completions": {"messages": [{"role": "user", "content": text}]},
-        "/v1/embeddings": {"input": text},
+    param, value = {
+        "/v1/completions": ("prompt", ["a", text]),
+        "/v1/chat/completions": ("messages", [{"role": "user", "content": text}]),
+        "/v1/embeddings": ("input", text),
     }[path]
-    answer = server.http.post(path, json=body)
-    param = "input" if "input" in body else None
+    answer = server.http.post(path, json={param: value})
     message = check(answer, 400, "context_length_exceeded", param)
     assert "characters" in message  # which are counted, not the tokens
 

@@ -48,7 +48,7 @@ def bad_request(message: str, *, param: str | None = None, code: str = "invalid_
     return ApiError(400, code, message, param=param)
 
 
-def too_long(most: int, got: str, *, param: str | None = None) -> ApiError:
+def too_long(most: int, got: str, *, param: str) -> ApiError:
     """Return the error of what does not fit into the model's context of ``most`` tokens.
 
     LiteLLM and LangChain know by the words before the colon that a shorter prompt would do.

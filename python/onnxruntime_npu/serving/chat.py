@@ -44,5 +44,5 @@ def encode_chat(
             f"the model's chat template refuses these messages: {error}", param="messages"
         ) from None
     if most is not None:
-        model.check_length(text, most)
+        model.check_length(text, most, "messages")
     return model.encode(text, special=False)

@@ -148,14 +148,16 @@ class Engine(Supervised[Ready]):
         self._next_key = 0
         self._mean_seconds = _USUAL_SECONDS
 
-    def check_number(self, answers: int) -> int:
+    def check_number(self, answers: int, param: str = "n") -> int:
         """Return how many answers may run and wait, of all requests.
 
-        Raises ApiError: 503 while the engine is not ready, 400 for more answers of one request.
+        Raises ApiError: 503 while the engine is not ready, 400 for more answers of one request,
+        which ``param`` asks for.
         """
         most = self.limits().max_batch + self._max_queue
         if answers > most:
-            raise bad_request(f"expected at most {most} answers of a request, got {answers}")
+            message = f"expected at most {most} answers of a request, got {answers}"
+            raise bad_request(message, param=param)
         return most
 
     def submit(

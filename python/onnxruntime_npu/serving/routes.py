@@ -91,8 +91,10 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continue prompts."""
     service = _service(request)
     model, engine = service.language_for(body.model)
-    engine.check_number(len(body.prompts) * body.n)  # before each prompt is encoded
-    prompts = await service.tokens(model, body.prompts, engine.limits().max_length)
+    engine.check_number(len(body.prompts) * body.n, "prompt")  # before each prompt is encoded
+    prompts = await service.tokens(
+        model, body.prompts, engine.limits().max_length, body.prompt_name
+    )
     echoes = body.prompts if body.echoes else [""] * len(prompts)
     limit = _COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
     return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))

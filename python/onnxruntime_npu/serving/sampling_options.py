@@ -28,12 +28,13 @@ def sampling_options(
     prompt that the model cannot take.
     """
     if not prompt:
-        raise bad_request("expected a prompt of at least one token")
+        raise bad_request("expected a prompt of at least one token", param=body.prompt_name)
     room = limits.max_length - len(prompt)
     if room < (1 if max_tokens is None else max_tokens):
         asked = f" and {max_tokens} to generate" if max_tokens else ""
-        raise too_long(limits.max_length, f"a prompt of {len(prompt)}{asked}")
-    check_tokens(prompt, limits.vocabulary)
+        got = f"a prompt of {len(prompt)}{asked}"
+        raise too_long(limits.max_length, got, param=body.prompt_name)
+    check_tokens(prompt, limits.vocabulary, body.prompt_name)
     if body.n > limits.max_batch:
         raise bad_request(f"expected n <= {limits.max_batch}, got {body.n}", param="n")
     temperature = _chosen(body.temperature, model.defaults.get("temperature"), 1.0)

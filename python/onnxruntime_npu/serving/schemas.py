@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Tag, model_validator
 
@@ -83,6 +83,8 @@ class StreamOptions(Body):
 
 class Generation(TopBody):
     """What completions and chat have in common."""
+
+    prompt_name: ClassVar[str]  # of the parameter that has the prompt
 
     model: str | None = None
     n: Annotated[int, Field(ge=1, le=128)] = 1
@@ -171,6 +173,8 @@ def _same(value: Any, neutral: Any) -> bool:
 class CompletionRequest(Generation):
     """Body of /v1/completions; a prompt is text or tokens."""
 
+    prompt_name: ClassVar[str] = "prompt"
+
     prompt: Texts
     max_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None  # 0: the prompt alone
     echo: bool | None = None  # begin the answer with the prompt
@@ -194,6 +198,8 @@ class CompletionRequest(Generation):
 
 class ChatRequest(Generation):
     """Body of /v1/chat/completions."""
+
+    prompt_name: ClassVar[str] = "messages"
 
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)]
     max_completion_tokens: Count | None = None

@@ -39,7 +39,7 @@ class ServedDirectory:
         """Return the object in a file, {} if there is none; ArgumentError for other content."""
         return read_object(self.directory / name)
 
-    def check_length(self, text: str, most: int, param: str | None = None) -> None:
+    def check_length(self, text: str, most: int, param: str) -> None:
         """Raise a 400 for a text of more than ``most`` tokens, however it would be divided.
 
         Without encoding it, which takes seconds for megabytes, while others wait for theirs.

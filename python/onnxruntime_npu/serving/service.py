@@ -62,9 +62,12 @@ class Service:
         directory: ServedDirectory,
         texts: list[str] | list[list[int]],
         most: int,
-        param: str | None = None,
+        param: str,
     ) -> list[list[int]]:
-        """Return the tokens of each text; a 400 for one that is surely more than ``most``."""
+        """Return the tokens of each text; a 400 for one that is surely more than ``most``.
+
+        ``param`` is the parameter that has them.
+        """
         for text in texts:
             if isinstance(text, str):
                 directory.check_length(text, most, param)

@@ -48,7 +48,7 @@ def each_text(given: Texts) -> list[str] | list[list[int]]:
     return texts
 
 
-def check_tokens(tokens: Sequence[int], vocabulary: int, param: str | None = None) -> None:
+def check_tokens(tokens: Sequence[int], vocabulary: int, param: str) -> None:
     """Raise a 400 for tokens outside [0, vocabulary); ``param`` is the one that has them."""
     for token in tokens:
         if not 0 <= token < vocabulary:
