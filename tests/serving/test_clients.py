@@ -1,10 +1,12 @@
-"""Other clients of OpenAI's interface, as they are: LiteLLM and langchain-openai."""
+"""Other clients of OpenAI's interface, as they are: LiteLLM, langchain-openai, OpenAI's agents."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Literal
 
+import openai
 import pydantic
 import pytest
 
@@ -118,3 +120,79 @@ def test_langchain(langchain_openai, server):
         check_embedding_ctx_length=False,  # it would count tokens of OpenAI's models
     ).embed_documents(["a", "b"])
     assert len(vectors) == 2 and len(vectors[0]) == 64
+
+
+def test_responses_by_litellm(litellm, server):
+    options = {"model": "openai/tiny", "input": "What?", "temperature": 0}
+    expected = server.client.responses.create(**{**options, "model": "tiny"}, max_output_tokens=20)
+    whole = litellm.responses(**options, max_output_tokens=20)
+    assert whole.output_text == expected.output_text
+    streamed = litellm.responses(**options, max_output_tokens=20, stream=True)
+    deltas = [event.delta for event in streamed if event.type == "response.output_text.delta"]
+    assert "".join(deltas) == expected.output_text
+    tool = {"type": "function", **TOOL["function"]}
+    (call,) = litellm.responses(
+        **options, tools=[tool], tool_choice="required", parallel_tool_calls=False
+    ).output
+    assert json.loads(call.arguments) == {"city": "Köln"}
+
+
+def test_responses_by_langchain(langchain_openai, server):
+    from langchain_core.exceptions import ContextOverflowError
+    from langchain_core.messages import HumanMessage, ToolMessage
+
+    model = langchain_openai.ChatOpenAI(
+        model="tiny", base_url=f"{server.url}/v1", api_key="none", temperature=0, max_tokens=100,
+        use_responses_api=True,
+    )  # fmt: skip
+    whole = model.invoke("What?")
+    assert whole.text and whole.usage_metadata["output_tokens"] <= 100
+    assert "".join(part.text for part in model.stream("What?")) == whole.text
+    calling = model.bind_tools([TOOL], tool_choice="required", parallel_tool_calls=False)
+    made = calling.invoke("What?")
+    (call,) = made.tool_calls
+    assert (call["name"], call["args"]) == ("weather", {"city": "Köln"})
+    result = ToolMessage("rain", tool_call_id=call["id"])
+    assert model.bind_tools([TOOL]).invoke([HumanMessage("What?"), made, result]).text
+    place = model.with_structured_output(Place, method="json_schema").invoke("What?")
+    assert isinstance(place, Place)
+    with pytest.raises(ContextOverflowError):
+        model.invoke("What? " * 100)
+
+
+def test_responses_by_agents(server):
+    agents = pytest.importorskip("agents", reason=INSTALL)
+    agents.set_tracing_disabled(True)
+
+    def run(begin, **options):
+        async def running():
+            client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none")
+            model = agents.OpenAIResponsesModel("tiny", client)
+            return await begin(agents.Agent(name="a", model=model, **options))
+
+        return asyncio.run(running())
+
+    async def whole(agent):
+        return (await agents.Runner.run(agent, "What?")).final_output
+
+    async def streamed(agent):
+        result = agents.Runner.run_streamed(agent, "What?")
+        kinds = {event.type async for event in result.stream_events()}
+        assert "raw_response_event" in kinds
+        return result.final_output
+
+    @agents.function_tool
+    def weather(city: Literal["Köln"]) -> str:
+        """Tell the weather."""
+        return f"rain in {city}"
+
+    settings = agents.ModelSettings(temperature=0, max_tokens=100)
+    for begin in (whole, streamed):
+        options = {"output_type": Place, "model_settings": settings, "instructions": "Be kind."}
+        assert isinstance(run(begin, **options), Place)
+    must = agents.ModelSettings(
+        temperature=0, max_tokens=100, tool_choice="required", parallel_tool_calls=False
+    )
+    for begin in (whole, streamed):
+        options = {"tools": [weather], "tool_use_behavior": "stop_on_first_tool"}
+        assert run(begin, **options, model_settings=must) == "rain in Köln"

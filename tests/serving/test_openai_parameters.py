@@ -7,6 +7,7 @@ from typing import get_type_hints
 import pytest
 from openai.types import completion_create_params, embedding_create_params
 from openai.types.chat import completion_create_params as chat_create_params
+from openai.types.responses import response_create_params
 
 PATHS = {
     "/v1/completions": (
@@ -16,6 +17,10 @@ PATHS = {
     "/v1/chat/completions": (
         chat_create_params.CompletionCreateParamsBase,
         {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    ),
+    "/v1/responses": (
+        response_create_params.ResponseCreateParamsBase,
+        {"input": "a", "max_output_tokens": 1},
     ),
     "/v1/embeddings": (
         embedding_create_params.EmbeddingCreateParams,

@@ -1,22 +1,17 @@
-"""Answers in OpenAI's shape: whole, or as a stream of server-sent events."""
+"""Answers of completions and chats, in OpenAI's shape."""
 
 from __future__ import annotations
 
 import json
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
-
 from .api_errors import ApiError
-from .choices import Choices, Part
-from .disconnection import ClientGone, unless_disconnected
+from .choices import Part
+from .event_stream import Answer, sent_event
 from .logprobs import PlacedToken, chat_logprobs, completion_logprobs
-from .metrics import Metrics
 from .tool_calls import ToolCall
 
 
@@ -96,20 +91,13 @@ def _call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.identifier, "type": "function", "function": function}
 
 
-@dataclass
-class Answer:
-    """The choices of one request, and what all its events have in common.
+@dataclass(kw_only=True)
+class ChoicesAnswer(Answer):
+    """An answer that lists its choices; ``with_usage``: its stream ends with numbers of tokens."""
 
-    ``of_prompt``: choices that follow each prompt; they share its tokens.
-    """
-
+    end: ClassVar[bytes] = b"data: [DONE]\n\n"
     style: Style
-    identifier: str
-    model: str
-    prompt_tokens: int
-    choices: Choices
-    of_prompt: int = 1
-    created: int = field(default_factory=lambda: int(time.time()))
+    with_usage: bool
 
     async def whole(self) -> dict[str, Any]:
         """Return the answer when all choices have ended."""
@@ -134,13 +122,10 @@ class Answer:
         ]
         return self._object(self.style.whole_object, choices, usage=self._usage())
 
-    async def send_events(self, send: Callable[[bytes], Awaitable[None]], with_usage: bool) -> None:
-        """Send the answer as server-sent events, those together that come together.
-
-        ``with_usage``: and the numbers of tokens.
-        """
+    async def send_events(self, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Send the answer as server-sent events, those together that come together."""
         # With usage asked for, OpenAI's events all have the field.
-        extra = {"usage": None} if with_usage else {}
+        extra = {"usage": None} if self.with_usage else {}
         each = self.choices.each
         if (first := self.style.first_event) is not None:
             begin = (self._event(_choice(choice.index, first, None), extra) for choice in each)
@@ -158,8 +143,12 @@ class Answer:
                 content = _choice(choice.index, self.style.event(part), reason, logprobs)
                 events.append(sent_event(self._event(content, extra)))
             await send(events[0] if len(events) == 1 else b"".join(events))
-        if with_usage:
+        if self.with_usage:
             await send(sent_event(self._object(self.style.event_object, [], usage=self._usage())))
+
+    def failure(self, error: ApiError) -> bytes:
+        """Return the last event of a stream that an error breaks off."""
+        return sent_event(error.body())
 
     def _around_text(self, index: int, extra: dict[str, Any]) -> tuple[bytes, bytes]:
         """Return what a choice's events of text have before and after it: always the same."""
@@ -181,17 +170,13 @@ class Answer:
         }
 
     def _usage(self) -> dict[str, Any]:
-        generated = sum(choice.tokens for choice in self.choices.each)
         usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
-            "completion_tokens": generated,
-            "total_tokens": self.prompt_tokens + generated,
+            "completion_tokens": self.generated,
+            "total_tokens": self.prompt_tokens + self.generated,
         }
-        # The first choice of a prompt is the one that reads it; the others find it in the cache.
-        cached = [choice.cached for choice in self.choices.each[:: self.of_prompt]]
-        told = [count for count in cached if count is not None]
-        if len(told) == len(cached):
-            usage["prompt_tokens_details"] = {"cached_tokens": sum(told)}
+        if (cached := self.cached) is not None:
+            usage["prompt_tokens_details"] = {"cached_tokens": cached}
         return usage
 
 
@@ -202,48 +187,3 @@ def _choice(
     logprobs: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     return {"index": index, **content, "logprobs": logprobs, "finish_reason": reason}
-
-
-class EventStream(Response):
-    """Sends an answer as server-sent events, until it ends or the client goes away."""
-
-    media_type = "text/event-stream"
-
-    def __init__(self, answer: Answer, with_usage: bool, metrics: Metrics) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        del self.headers["content-length"]
-        self._answer, self._with_usage, self._metrics = answer, with_usage, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve the response over ASGI."""
-        try:
-            await unless_disconnected(receive, self._send(send))
-        except (ClientGone, OSError):
-            self._metrics.cancelled.inc()
-        finally:
-            self._answer.choices.close()
-
-    async def _send(self, send: Send) -> None:
-        await send(
-            {
-                "type": "http.response.start",
-                "status": self.status_code,
-                "headers": self.raw_headers,
-            }
-        )
-
-        async def send_more(data: bytes) -> None:
-            await send({"type": "http.response.body", "body": data, "more_body": True})
-
-        try:
-            await self._answer.send_events(send_more, self._with_usage)
-            end = b"data: [DONE]\n\n"
-        except ApiError as error:  # too late for a status
-            self._metrics.errors.labels(error.code).inc()
-            end = sent_event(error.body())
-        await send({"type": "http.response.body", "body": end, "more_body": False})
-
-
-def sent_event(event: dict[str, Any]) -> bytes:
-    """Return a server-sent event."""
-    return f"data: {json.dumps(event)}\n\n".encode()

@@ -12,7 +12,10 @@ from .texts import FIRST_ERROR, TEXT_OR_LIST
 
 _MOST_MEMBERS = 100  # more than there are parameters
 # Of OpenAI's interface, and of others that have taken after it.
-_OTHER_PARTS = ("image_url", "input_audio", "file", "video_url", "audio_url", "image", "video")
+_OTHER_PARTS = (
+    *("image_url", "input_audio", "file", "video_url", "audio_url", "image", "video"),
+    *("input_image", "input_file"),  # of /v1/responses
+)
 
 
 class Body(BaseModel):
@@ -63,7 +66,7 @@ class RefusalPart(Body):
         return self.refusal
 
 
-def _read_only_text(given: Any) -> Any:
+def read_only_text(given: Any) -> Any:
     """Refuse parts that other models read, in words that say more than the names of ours."""
     if isinstance(given, dict) and (kind := given.get("type")) in _OTHER_PARTS:
         message = f"expected parts of text, got {kind}: the models here read and write text only"
@@ -72,7 +75,7 @@ def _read_only_text(given: Any) -> Any:
 
 
 Part = Annotated[
-    TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(_read_only_text)
+    TextPart | RefusalPart, Field(discriminator="type"), BeforeValidator(read_only_text)
 ]
 Content = Annotated[
     Annotated[str, Tag("text")] | Annotated[list[Part], FIRST_ERROR, Tag("list")], TEXT_OR_LIST

@@ -11,9 +11,11 @@ from .api_errors import ApiError
 from .routes import router
 
 _LONGEST = 100  # characters of a path that are shown
-# Of OpenAI's interface: what a client is to ask for instead.
+# Of OpenAI's interface: what a client is to do instead.
 _INSTEAD = {
-    "/v1/responses": "ask for /v1/chat/completions, chat.completions.create of OpenAI's client",
+    "/v1/responses/compact": "send /v1/responses what is to stay of the conversation",
+    "/v1/responses/input_tokens": "ask for /tokenize",
+    "/v1/responses": "responses are not stored: read the answer to POST /v1/responses",
 }
 
 
@@ -22,7 +24,7 @@ def not_found(request: Request) -> ApiError:
     path = request.url.path
     for known, reason in _INSTEAD.items():
         if path == known or path.startswith(f"{known}/"):
-            return ApiError(404, "not_found", f"{known} is not served: {reason}")
+            return ApiError(404, "not_found", f"{_shown(path)} is not served: {reason}")
     served = ", ".join(
         route.path for route in router.routes if isinstance(route, APIRoute) and route.path != "/"
     )

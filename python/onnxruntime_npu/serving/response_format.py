@@ -104,7 +104,7 @@ def as_rule(asked: ResponseFormat) -> str:
             return f"%json {json_text(asked.json_schema.given)}"
         case Regex():
             return regex_literal(asked.regex)
-    raise bad_request("expected no grammar beside tools: use another response_format", param=_NAME)
+    raise bad_request("expected no grammar beside tools: use another format", param=_NAME)
 
 
 def json_text(schema: dict[str, Any]) -> str:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from .answers import CHAT, COMPLETION, Answer, EventStream, Style
-from .api_errors import too_long
-from .chat import encode_chat
+from .answers import CHAT, COMPLETION, ChoicesAnswer, Style
+from .chat import encode_chat, encode_latest
 from .choices import Choice, Choices
 from .disconnection import unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
 from .engine import Stream
+from .event_stream import Answer, EventStream
+from .generation_body import Generation
 from .page import PAGE
 from .request_body import BoundedRoute
-from .sampling_options import sampling_options
+from .response_format import ResponseFormat
+from .responses_answer import ResponseAnswer
+from .responses_request import ResponsesRequest, own_names
+from .sampling_options import randomness, sampling_options
 from .schemas import (
     ChatRequest,
+    ChoicesRequest,
     CompletionRequest,
     DetokenizeRequest,
-    Generation,
     TokenizeRequest,
 )
 from .served_directory import ServedDirectory, ServedEncoder
@@ -97,7 +102,8 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     )
     echoes = body.prompts if body.echoes else [""] * len(prompts)
     limit = _COMPLETION_TOKENS if body.max_tokens is None else body.max_tokens
-    return await _answer(request, body, _Asked(COMPLETION, prompts, limit, echoes))
+    asked = _Asked(prompts, limit, body.response_format, body.n, echoes)
+    return await _answer(request, body, asked, _listed(COMPLETION, body))
 
 
 @router.post("/v1/chat/completions")
@@ -107,11 +113,30 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     model, engine = service.language_for(body.model)
     tools = tools_of(model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
     most = engine.limits().max_length
-    if len(body.messages) > most:  # each has a token or more
-        raise too_long(most, f"{len(body.messages)} messages", param="messages")
     offered = tools.offered if tools else ()
     prompt = await service.tokenize(encode_chat, model, body.messages, offered, most)
-    return await _answer(request, body, _Asked(CHAT, [prompt], body.limit, [""], tools))
+    asked = _Asked([prompt], body.limit, body.response_format, body.n, tools=tools)
+    return await _answer(request, body, asked, _listed(CHAT, body))
+
+
+@router.post("/v1/responses")
+async def responses(request: Request, body: ResponsesRequest) -> Response:
+    """Continue a conversation, in the words of OpenAI's newer interface."""
+    service = _service(request)
+    model, engine = service.language_for(body.model)
+    with own_names():
+        tools = tools_of(model, body.offered, body.choice, body.parallel_tool_calls)
+        most, limit = engine.limits().max_length, body.max_output_tokens
+        offered = tools.offered if tools else ()
+        if body.truncation == "auto":
+            encoding = partial(encode_latest, most=most, room=limit or 1)
+        else:
+            encoding = partial(encode_chat, most=most)
+        prompt = await service.tokenize(encoding, model, body.messages, offered)
+        asked = _Asked([prompt], limit, body.form, tools=tools)
+        temperature, top_p = randomness(body, model)
+        repeated = {**body.repeated(), "temperature": temperature, "top_p": top_p}
+        return await _answer(request, body, asked, partial(ResponseAnswer, repeated=repeated))
 
 
 @router.post("/tokenize")
@@ -153,20 +178,27 @@ async def embeddings(request: Request, body: EmbeddingsRequest) -> Response:
 
 @dataclass
 class _Asked:
-    """What the two interfaces have in common: prompts to continue."""
+    """What the interfaces have in common: prompts to continue."""
 
-    style: Style
     prompts: list[list[int]]
     limit: int | None  # max number of tokens to generate for each; None: to the context's end
-    echoes: Sequence[str | list[int]]  # what each answer begins with
+    form: ResponseFormat | None
+    n: int = 1
+    echoes: Sequence[str | list[int]] = ("",)  # what each answer begins with
     tools: Tools | None = None
 
 
-async def _answer(request: Request, body: Generation, asked: _Asked) -> Response:
+def _listed(style: Style, body: ChoicesRequest) -> Callable[..., Answer]:
+    return partial(ChoicesAnswer, style=style, with_usage=body.wants_usage)
+
+
+async def _answer(
+    request: Request, body: Generation, asked: _Asked, made: Callable[..., Answer]
+) -> Response:
     service = _service(request)
     model, engine = service.language_for(body.model)
     limits = engine.limits()
-    guidance = guidance_for(model, asked.tools, body.response_format)
+    guidance = guidance_for(model, asked.tools, asked.form)
     if guidance is not None and service.grammars is not None:
         check = service.grammars.check(guidance, service.settings.deadline)
         await unless_disconnected(request.receive, check)
@@ -179,35 +211,34 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
             asked.limit,
             guidance,
             service.settings.prompt_lookup_num_tokens,
+            asked.n,
         )
         for prompt in asked.prompts
     ]
     streams = engine.submit(
-        [prompt for prompt in asked.prompts for _ in range(body.n)],
+        [prompt for prompt in asked.prompts for _ in range(asked.n)],
         [sampling for of_prompt in options for sampling in of_prompt],
         service.settings.deadline,
     )
     echoes = [echo if isinstance(echo, str) else model.decode(echo) for echo in asked.echoes]
-    answer = Answer(
-        asked.style,
-        request.state.request_id,
-        model.name,
-        sum(map(len, asked.prompts)),
-        Choices(
-            [
-                Choice(
-                    index,
-                    stream,
-                    model,
-                    body.stop_strings,
-                    asked.tools,
-                    echoes[index // body.n],
-                    body.scores is not None,
-                )
-                for index, stream in enumerate(streams)
-            ]
-        ),
-        body.n,
+    choices = [
+        Choice(
+            index,
+            stream,
+            model,
+            body.stop_strings,
+            asked.tools,
+            echoes[index // asked.n],
+            body.scores is not None,
+        )
+        for index, stream in enumerate(streams)
+    ]
+    answer = made(
+        identifier=request.state.request_id,
+        model=model.name,
+        prompt_tokens=sum(map(len, asked.prompts)),
+        choices=Choices(choices),
+        of_prompt=asked.n,
     )
     streamed = False
     try:
@@ -215,7 +246,7 @@ async def _answer(request: Request, body: Generation, asked: _Asked) -> Response
             await unless_disconnected(request.receive, _accepted(streams))
         if body.stream:
             streamed = True
-            return EventStream(answer, body.wants_usage, service.metrics)
+            return EventStream(answer, service.metrics)
         return JSONResponse(await unless_disconnected(request.receive, answer.whole()))
     finally:
         for stream in [] if streamed else streams:

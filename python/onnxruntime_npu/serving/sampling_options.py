@@ -7,7 +7,7 @@ import secrets
 from ..sampling import SMALLEST
 from .api_errors import bad_request, too_long
 from .engine_messages import Guidance, Ready, Sampling
-from .schemas import Generation
+from .generation_body import Generation
 from .served_model import ServedModel
 from .texts import check_tokens
 
@@ -20,8 +20,9 @@ def sampling_options(
     max_tokens: int | None,
     guidance: Guidance | None,
     guesses: int,
+    n: int,
 ) -> list[Sampling]:
-    """Return the options of each of the ``body.n`` choices for a prompt.
+    """Return the options of each of the ``n`` choices for a prompt.
 
     What a request leaves open is taken from the model's generation_config.json. ``max_tokens``
     None: as many as the context holds. ``guesses`` are tokens to guess at once. Raises a 400 for a
@@ -35,10 +36,9 @@ def sampling_options(
         got = f"a prompt of {len(prompt)}{asked}"
         raise too_long(limits.max_length, got, param=body.prompt_name)
     check_tokens(prompt, limits.vocabulary, body.prompt_name)
-    if body.n > limits.max_batch:
-        raise bad_request(f"expected n <= {limits.max_batch}, got {body.n}", param="n")
-    temperature = _chosen(body.temperature, model.defaults.get("temperature"), 1.0)
-    top_p = _chosen(body.top_p, model.defaults.get("top_p"), 1.0)
+    if n > limits.max_batch:
+        raise bad_request(f"expected n <= {limits.max_batch}, got {n}", param="n")
+    temperature, top_p = randomness(body, model)
     top_k = int(_chosen(body.top_k, model.defaults.get("top_k"), 0))
     penalty = _chosen(body.repetition_penalty, model.defaults.get("repetition_penalty"), 1.0)
     bias = body.bias
@@ -68,8 +68,14 @@ def sampling_options(
             scores=None if body.scores is None else min(body.scores, limits.vocabulary),
             prompt_scores=body.scores is not None and body.echoes,
         )
-        for index in range(body.n)
+        for index in range(n)
     ]
+
+
+def randomness(body: Generation, model: ServedModel) -> tuple[float, float]:
+    """Return the temperature and ``top_p`` of a request, or what the model has in their place."""
+    temperature = _chosen(body.temperature, model.defaults.get("temperature"), 1.0)
+    return temperature, _chosen(body.top_p, model.defaults.get("top_p"), 1.0)
 
 
 def _chosen(asked: float | None, configured: float | None, default: float) -> float:
