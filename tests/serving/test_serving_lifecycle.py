@@ -147,6 +147,8 @@ def test_a_second_signal_ends_at_once(serve):
     while os.path.exists(f"/proc/{engine}"):
         assert time.monotonic() < deadline, "the engine's process is left"
         time.sleep(0.05)
+    log = server.stop()
+    assert "SIGTERM: stopping" in log and "Traceback" not in log
 
 
 def test_mistakes_at_the_start_are_one_line(served_directory, tmp_path, capsys):

@@ -40,6 +40,8 @@ class _Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
         self.should_exit = True
+        if self.force_exit:  # each request that is cancelled would be a fault of the application
+            logging.getLogger("uvicorn.error").disabled = True
         _LOG.info(
             "%s: %s",
             signal.Signals(sig).name,
