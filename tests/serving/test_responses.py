@@ -350,6 +350,7 @@ def test_the_oldest_turns_are_left_out_where_that_is_asked_for(server):
         ({"include": ["everything"]}, "invalid_value", "include"),
         ({"truncation": "some"}, "invalid_value", "truncation"),
         ({"metadata": {"a": 5}}, "invalid_value", "metadata"),
+        ({"max_tool_calls": []}, "invalid_value", "max_tool_calls"),
         ({"metadata": {str(i): "" for i in range(17)}}, "invalid_value", "metadata"),
         ({"metadata": {"a" * 65: ""}}, "invalid_value", "metadata"),
         ({"stream_options": {}}, "invalid_value", "stream_options"),
@@ -391,6 +392,7 @@ def test_nothing_is_stored(server, path):
     answer = server.http.post(f"/v1/responses/{path}", json={})
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"
     assert server.http.get("/v1/responses").status_code == 405
+    assert "expected a path among" in server.http.post("/v1/responses/", json={}).text
 
 
 def test_a_stream_that_fails_ends_with_an_error(serve):

@@ -154,19 +154,19 @@ def test_chat(server, changes, code, param):
         ({"messages": ["hi"]}, "messages.0: expected an object"),
         (
             {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
-            "messages.0.content.0.text: Field required",
+            "messages.0.content.0.text: expected a value, got none",
         ),
         ({"messages": [{"role": "user", "content": 3}]}, "valid string"),
-        ({"stop": ["a", 3]}, "stop.1: Input"),
+        ({"stop": ["a", 3]}, "stop.1: expected"),
         (
             {"tools": [TOOL], "tool_choice": {"type": "function"}},
-            "tool_choice.function: Field required",
+            "tool_choice.function: expected a value, got none",
         ),
         (
             {"tools": [TOOL], "tool_choice": {"type": "auto"}},
             "tool_choice: expected type to be one of 'function', 'allowed_tools', got 'auto'",
         ),
-        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: Field"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema: expected"),
         ({"response_format": {"type": "text", "a": 1}}, "unknown parameter response_format.a"),
         ({"response_format": "json_object"}, "response_format: expected an object"),
         ({"tools": [TOOL], "tool_choice": "maybe"}, "'required'"),
@@ -404,6 +404,44 @@ def test_responses_are_not_kept(server):
 def test_a_wrong_method_is_told_which_ones_are_allowed(server, path, methods):
     allowed = server.http.put(path).headers["allow"].split(", ")
     assert sorted(allowed) == methods.split(", ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"n": "two"}, 'n: expected a valid integer, got "two"'),
+        ({"n": 0}, "n: expected greater than or equal to 1, got 0"),
+        ({"stream": 0}, "stream: expected a valid boolean, got 0"),
+        ({"temperature": [1]}, "temperature: expected a valid number, got a list"),
+        ({"stop": ["a", {}]}, "stop.1: expected a valid string, got an object"),
+        ({"stream_options": True}, "stream_options: expected an object, got true"),
+        ({"tools": [{**TOOL, "function": {"name": "a b"}}]}, 'a text that matches ^[a-z'),
+        ({"messages": []}, "messages: expected at least 1, got 0"),
+        ({"tool_choice": "maybe"}, "expected 'none', 'auto' or 'required', got \"maybe\""),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_mistakes_are_told_with_what_was_expected_and_given(server, changes, expected):
+    answer = server.http.post("/v1/chat/completions", json={"messages": MESSAGES, **changes})
+    assert expected in check(answer, 400, "invalid_value", next(iter(changes)))
+
+
+def test_what_a_client_has_written_is_not_all_repeated(server):
+    long = "x" * 1_000_000
+    called = [{"role": "tool", "content": "a", "tool_call_id": long}]
+    for body in (
+        {"messages": MESSAGES, "model": long},
+        {"messages": MESSAGES, long: 1},
+        {"messages": MESSAGES, "temperature": long},
+        {"messages": MESSAGES, "response_format": {"type": long}},
+        {"messages": MESSAGES, "tool_choice": long},
+        {"messages": MESSAGES, "logit_bias": {long: 1}},
+        {"messages": called},
+        {"messages": MESSAGES, "tools": [{"type": "function", "function": {"name": long}}]},
+        {"messages": MESSAGES, "response_format": {"type": "regex", "regex": f"({long[:9000]}"}},
+    ):
+        answer = server.http.post("/v1/chat/completions", json=body)
+        assert answer.status_code in (400, 404) and len(answer.content) < 10_000
 
 
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": MESSAGES}])

@@ -6,6 +6,9 @@ from typing import Any
 
 from fastapi import HTTPException
 
+_SHOWN = 100  # characters of what a client has written, in a message
+_LONGEST = 2000  # characters of a message
+
 
 class ApiError(HTTPException):
     """An answer other than success.
@@ -35,8 +38,16 @@ class ApiError(HTTPException):
         return error_body(self.status_code, self.code, self.detail, self.param)
 
 
+def shown(text: str) -> str:
+    """Return a text of a client, the beginning of a long one, for a message."""
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
+
+
 def error_body(status: int, code: str, message: str, param: str | None = None) -> dict[str, Any]:
-    """Return an error as OpenAI's clients read it."""
+    """Return an error as OpenAI's clients read it; what the client has written may be long."""
+    if len(message) > _LONGEST:
+        message = f"{message[: _LONGEST - 1]}…"
+    param = param if param is None else shown(param)
     kind = "invalid_request_error" if status < 500 and status != 429 else "server_error"
     if status == 429:
         kind = "rate_limit_error"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
+
+from .api_errors import shown
 
 _NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
 
@@ -15,7 +19,7 @@ def told_mistake(error: Any, body: Any) -> tuple[str | None, str]:
         return None, "expected a JSON object with Content-Type: application/json"
     fields = _fields(error, body)
     param = fields[0] if fields else None
-    place = ".".join(fields)
+    place = ".".join(map(shown, fields))
     if error["type"] == "extra_forbidden":
         return param, f"unknown parameter {place}"
     return param, f"{place or 'body'}: {_told(error)}"
@@ -45,9 +49,32 @@ def _told(error: Any) -> str:
     context = error.get("ctx", {})
     if error["type"] == "union_tag_invalid":
         member = context["discriminator"].strip("'")
-        return f"expected {member} to be one of {context['expected_tags']}, got {context['tag']!r}"
+        got = shown(repr(context["tag"]))
+        return f"expected {member} to be one of {context['expected_tags']}, got {got}"
     if error["type"] == "union_tag_not_found":
         return f"expected an object with {context['discriminator']}"
+    if error["type"] == "missing":
+        return "expected a value, got none"
+    given = error["input"]
+    got = _short(given)
     if error["type"] in _NO_OBJECT:
-        return "expected an object"
-    return error["msg"]
+        return f"expected an object, got {got}"
+    if error["type"] in ("too_short", "too_long"):
+        least = error["type"] == "too_short"
+        bound = f"least {context['min_length']}" if least else f"most {context['max_length']}"
+        # A list of which only so many are read has more.
+        return f"expected at {bound}, got {len(given)}"
+    if error["type"] == "string_pattern_mismatch":
+        return f"expected a text that matches {context['pattern']}, got {got}"
+    # "Input should be …", "String should have at most …", or what was written here
+    expected = re.sub(r"^\w+ should (be |have )?", "", error["msg"]).removeprefix("expected ")
+    return f"expected {expected}, got {got}"
+
+
+def _short(given: Any) -> str:
+    """Return a value as JSON if it is short, or what kind of value it is."""
+    if isinstance(given, str):
+        return json.dumps(shown(given), ensure_ascii=False)
+    if isinstance(given, (list, dict)):
+        return "a list" if isinstance(given, list) else "an object"
+    return shown(json.dumps(given))

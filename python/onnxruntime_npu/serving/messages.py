@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, Tag, model_validator
 
-from .api_errors import bad_request
+from .api_errors import bad_request, shown
 from .texts import FIRST_ERROR, TEXT_OR_LIST
 
 _MOST_MEMBERS = 100  # more than there are parameters
@@ -153,7 +153,8 @@ def plain_messages(messages: list[Message], developer: str) -> list[dict[str, An
             names.update((call.id, call.function.name) for call in message.tool_calls)
         if message.tool_call_id is not None:
             if message.tool_call_id not in names:
-                text = f"no earlier message calls a tool with the id {message.tool_call_id!r}"
+                identifier = shown(message.tool_call_id)
+                text = f"no earlier message calls a tool with the id {identifier!r}"
                 raise bad_request(text, param="messages")
             one["tool_call_id"] = message.tool_call_id
             one.setdefault("name", names[message.tool_call_id])
@@ -168,7 +169,8 @@ def _plain_call(call: CalledTool) -> dict[str, Any]:
     except ValueError:
         arguments = None
     if not isinstance(arguments, dict):
-        message = f"expected arguments of {call.function.name!r} as a JSON object in a string"
+        name = shown(call.function.name)
+        message = f"expected arguments of {name!r} as a JSON object in a string"
         raise bad_request(message, param="messages")
     function = {"name": call.function.name, "arguments": arguments}
     return {"id": call.id, "type": "function", "function": function}

@@ -7,10 +7,9 @@ from collections.abc import Mapping
 from fastapi import Request
 from fastapi.routing import APIRoute
 
-from .api_errors import ApiError
+from .api_errors import ApiError, shown
 from .routes import router
 
-_LONGEST = 100  # characters of a path that are shown
 # Of OpenAI's interface: what a client is to do instead.
 _INSTEAD = {
     "/v1/responses/compact": "send /v1/responses what is to stay of the conversation",
@@ -23,21 +22,17 @@ def not_found(request: Request) -> ApiError:
     """Return the error of a path that is not served."""
     path = request.url.path
     for known, reason in _INSTEAD.items():
-        if path == known or path.startswith(f"{known}/"):
-            return ApiError(404, "not_found", f"{_shown(path)} is not served: {reason}")
+        if path.startswith(f"{known}/") and path != "/v1/responses/":
+            return ApiError(404, "not_found", f"{shown(path)} is not served: {reason}")
     served = ", ".join(
         route.path for route in router.routes if isinstance(route, APIRoute) and route.path != "/"
     )
-    return ApiError(404, "not_found", f"expected a path among {served}, got {_shown(path)}")
+    return ApiError(404, "not_found", f"expected a path among {served}, got {shown(path)}")
 
 
 def method_not_allowed(request: Request, headers: Mapping[str, str] | None) -> ApiError:
     """Return the error of a path that is served to other methods; ``headers`` name these."""
     allowed = (headers or {}).get("Allow", "another method")
-    path = _shown(request.url.path)
+    path = shown(request.url.path)
     message = f"expected {allowed} for {path}, got {request.method}"
     return ApiError(405, "method_not_allowed", message)
-
-
-def _shown(path: str) -> str:
-    return path if len(path) <= _LONGEST else f"{path[:_LONGEST]}…"

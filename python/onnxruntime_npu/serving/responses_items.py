@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
-from .api_errors import ApiError
+from .api_errors import ApiError, shown
 from .messages import Message, RefusalPart, TopBody, read_only_text
 from .texts import FIRST_ERROR, TEXT_OR_LIST
 
@@ -101,7 +101,7 @@ def _kind(given: Any) -> str:
 
 def _known_kind(given: Any) -> Any:
     if (kind := _kind(given)) not in _KINDS:
-        expected = f"expected items of the types {', '.join(_KINDS)}, got {str(kind)[:40]!r}"
+        expected = f"expected items of the types {', '.join(_KINDS)}, got {shown(str(kind))!r}"
         message = f"{expected}: {_INSTEAD.get(str(kind), 'the models here read nothing else')}"
         raise ApiError(400, "unsupported_parameter", message, param="input")
     return given

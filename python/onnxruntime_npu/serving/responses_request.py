@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from .api_errors import ApiError
+from .api_errors import ApiError, shown
 from .generation_body import TEXT_ONLY, Alternatives, Count, Generation, Unavailable
 from .messages import Body, Message, TopBody
 from .response_format import (
@@ -108,7 +108,7 @@ def _only_functions(given: Any) -> Any:
     if isinstance(given, dict) and (kind := given.get("type", "function")) != "function":
         message = (
             f"expected tools of the type function, which the client calls itself, got "
-            f"{str(kind)[:40]!r}: nothing else can be called here"
+            f"{shown(str(kind))!r}: nothing else can be called here"
         )
         raise ApiError(400, "unsupported_parameter", message, param="tools")
     return given
@@ -137,8 +137,7 @@ class ResponsesRequest(Generation):
 
     prompt_name: ClassVar[str] = "input"
     unavailable: ClassVar[Unavailable] = _UNAVAILABLE
-    # Of calls that the server itself makes, there is none to count.
-    labels: ClassVar[frozenset[str]] = Generation.labels - {"metadata"} | {"max_tool_calls"}
+    labels: ClassVar[frozenset[str]] = Generation.labels - {"metadata"}
 
     input: Annotated[
         Annotated[str, Tag("text")]
@@ -147,6 +146,7 @@ class ResponsesRequest(Generation):
     ]
     instructions: str | None = None
     max_output_tokens: Count | None = None
+    max_tool_calls: Count | None = None  # of those that the server itself makes: there are none
     text: TextOptions = TextOptions()
     tools: (
         Annotated[list[Annotated[_FlatTool, BeforeValidator(_only_functions)]], FIRST_ERROR] | None
@@ -213,7 +213,7 @@ class ResponsesRequest(Generation):
             "background": False,
             "instructions": self.instructions,
             "max_output_tokens": self.max_output_tokens,
-            "max_tool_calls": None,
+            "max_tool_calls": self.max_tool_calls,
             "metadata": self.metadata,
             "parallel_tool_calls": self.parallel_tool_calls is not False,
             "previous_response_id": None,

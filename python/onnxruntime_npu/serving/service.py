@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from ..errors import ArgumentError
 from ..generation import ranks
 from ..session.provider_library import get_ep_name
-from .api_errors import ApiError
+from .api_errors import ApiError, shown
 from .encoder import Encoder
 from .engine import Engine
 from .grammar_checks import GrammarChecks
@@ -100,8 +100,8 @@ class Service:
 
 
 def _no_such_model(expected: str, name: str | None) -> ApiError:
-    message = f"expected {expected}" if name is None else f"expected {expected}, got {name!r}"
-    return ApiError(404, "model_not_found", message, param="model")
+    got = "" if name is None else f", got {shown(name)!r}"
+    return ApiError(404, "model_not_found", f"expected {expected}{got}", param="model")
 
 
 def open_service(

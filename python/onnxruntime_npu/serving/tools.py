@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, Tag, model_validator
 
-from .api_errors import ApiError, bad_request
+from .api_errors import ApiError, bad_request, shown
 from .engine_messages import Guidance
 from .messages import Body
 from .response_format import AnyText, ResponseFormat, as_rule, checked, guidance_of, json_text
@@ -20,7 +20,6 @@ from .tool_formats import ToolFormat
 
 _NO_ARGUMENTS = {"type": "object", "properties": {}, "additionalProperties": False}
 _ANY_ARGUMENTS = {"type": "object"}
-_SHOWN = 40  # characters of a wrong value
 
 
 class Function(Body):
@@ -35,8 +34,8 @@ class Function(Body):
     def _check(self) -> Function:
         kind = (self.parameters or {}).get("type", "object")
         if kind != "object":
-            shown = json.dumps(kind)[:_SHOWN]
-            message = f"expected parameters of {self.name} of the type object, got {shown}"
+            got = shown(json.dumps(kind))
+            message = f"expected parameters of {self.name} of the type object, got {got}"
             raise bad_request(message, param="tools")
         return self
 
@@ -161,7 +160,7 @@ def tools_of(
         must = choice.allowed_tools.mode == "required"
         names = {tool.function.name for tool in choice.allowed_tools.tools}
     if names is not None and (others := names - {tool.function.name for tool in offered}):
-        message = f"tool_choice names a function that is not offered: {min(others)}"
+        message = f"tool_choice names a function that is not offered: {shown(min(others))}"
         raise bad_request(message, param="tool_choice")
     return Tools(
         model.tool_format,
