@@ -24,6 +24,8 @@ Stop = Annotated[
 # Of parameters that are not served: the values by which clients say that they do not ask for it,
 # and why.
 Unavailable = Mapping[str, tuple[tuple[Any, ...], str]]
+# What a chat template reads beside messages and tools, such as {"enable_thinking": false}.
+TemplateArguments = Annotated[dict[str, Any], Field(default_factory=dict)]
 TEXT_ONLY = "the models here read and write text only"
 # Parameters that do not change the answer.
 _LABELS = frozenset(

@@ -16,7 +16,14 @@ from pydantic import (
 )
 
 from .api_errors import ApiError, shown
-from .generation_body import TEXT_ONLY, Alternatives, Count, Generation, Unavailable
+from .generation_body import (
+    TEXT_ONLY,
+    Alternatives,
+    Count,
+    Generation,
+    TemplateArguments,
+    Unavailable,
+)
 from .messages import Body, Message, TopBody
 from .response_format import (
     AnyObject,
@@ -46,7 +53,7 @@ _UNAVAILABLE: Unavailable = {
     "prompt": ((None,), "nothing is stored here, so send its text in input"),
     "reasoning": (
         (None, {}, {"effort": None}, {"effort": None, "summary": None}),
-        "how much a model reasons is up to its chat template",
+        "how much a model reasons is up to its chat template: see chat_template_kwargs",
     ),
     "store": ((None, False), "nothing is stored here"),
 }
@@ -155,6 +162,7 @@ class ResponsesRequest(Generation):
     parallel_tool_calls: bool | None = None
     include: Annotated[list[_Included], FIRST_ERROR] | None = None
     top_logprobs: Alternatives | None = None
+    chat_template_kwargs: TemplateArguments
     truncation: Literal["auto", "disabled"] = "disabled"
     metadata: dict[
         Annotated[str, StringConstraints(max_length=64)],

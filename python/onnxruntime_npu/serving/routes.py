@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from .answers import CHAT, COMPLETION, ChoicesAnswer, Style
-from .chat import encode_chat, encode_latest
+from .chat import Conversation, encode_chat, encode_latest
 from .choices import Choice, Choices
 from .disconnection import unless_disconnected
 from .embeddings import EmbeddingsRequest, check_rows, embeddings_answer
@@ -114,7 +114,8 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     tools = tools_of(model, body.tools or [], body.tool_choice, body.parallel_tool_calls)
     most = engine.limits().max_length
     offered = tools.offered if tools else ()
-    prompt = await service.tokenize(encode_chat, model, body.messages, offered, most)
+    conversation = Conversation(body.messages, offered, body.chat_template_kwargs)
+    prompt = await service.tokenize(encode_chat, model, conversation, most)
     asked = _Asked([prompt], body.limit, body.response_format, body.n, tools=tools)
     return await _answer(request, body, asked, _listed(CHAT, body))
 
@@ -128,11 +129,12 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
         tools = tools_of(model, body.offered, body.choice, body.parallel_tool_calls)
         most, limit = engine.limits().max_length, body.max_output_tokens
         offered = tools.offered if tools else ()
+        conversation = Conversation(body.messages, offered, body.chat_template_kwargs)
         if body.truncation == "auto":
             encoding = partial(encode_latest, most=most, room=limit or 1)
         else:
             encoding = partial(encode_chat, most=most)
-        prompt = await service.tokenize(encoding, model, body.messages, offered)
+        prompt = await service.tokenize(encoding, model, conversation)
         asked = _Asked([prompt], limit, body.form, tools=tools)
         temperature, top_p = randomness(body, model)
         repeated = {**body.repeated(), "temperature": temperature, "top_p": top_p}
@@ -146,7 +148,8 @@ async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     directory = service.find(body.model)
     if body.messages is not None:
         model, _ = service.language_for(body.model)
-        tokens = await service.tokenize(encode_chat, model, body.messages)
+        conversation = Conversation(body.messages, arguments=body.chat_template_kwargs)
+        tokens = await service.tokenize(encode_chat, model, conversation)
     else:
         tokens = await service.tokenize(
             lambda: directory.encode(body.prompt or "", special=body.add_special_tokens)

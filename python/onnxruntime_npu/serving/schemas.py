@@ -7,7 +7,15 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from .api_errors import ApiError, bad_request
-from .generation_body import TEXT_ONLY, Alternatives, Count, Generation, StreamOptions, Unavailable
+from .generation_body import (
+    TEXT_ONLY,
+    Alternatives,
+    Count,
+    Generation,
+    StreamOptions,
+    TemplateArguments,
+    Unavailable,
+)
 from .messages import Message, TopBody
 from .response_format import ResponseFormat
 from .texts import FIRST_ERROR, Texts, Tokens, each_text
@@ -22,7 +30,10 @@ _UNAVAILABLE: Unavailable = {
     "modalities": ((None, ["text"]), TEXT_ONLY),
     "moderation": ((None,), "texts are not judged here"),
     "prediction": ((None,), "no text is taken for the answer before the model has written it"),
-    "reasoning_effort": ((None,), "how much a model reasons is up to its chat template"),
+    "reasoning_effort": (
+        (None,),
+        "how much a model reasons is up to its chat template: see chat_template_kwargs",
+    ),
     "suffix": (
         (None,),
         "a model's marks for text to be filled in are not known: write them in prompt",
@@ -92,6 +103,7 @@ class ChatRequest(ChoicesRequest):
     parallel_tool_calls: bool | None = None
     logprobs: bool | None = None
     top_logprobs: Alternatives | None = None
+    chat_template_kwargs: TemplateArguments
 
     @model_validator(mode="after")
     def _check_scores(self) -> ChatRequest:
@@ -126,6 +138,7 @@ class TokenizeRequest(TopBody):
     prompt: str | None = None
     messages: Annotated[list[Message], Field(min_length=1, fail_fast=True)] | None = None
     add_special_tokens: bool = True
+    chat_template_kwargs: TemplateArguments
 
     @model_validator(mode="after")
     def _check(self) -> TokenizeRequest:
