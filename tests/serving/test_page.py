@@ -79,5 +79,16 @@ def test_a_conversation_in_a_browser(server, tmp_path):
         if picture := os.environ.get("NPU_TEST_SCREENSHOT"):  # to look at
             Path(picture).write_bytes(base64.b64decode(page.screenshot()))
         assert page.console == []
+
+        # A message that is refused is not sent again with the next one.
+        page.evaluate("document.getElementById('clear').click()")
+        page.evaluate("document.getElementById('message').value = 'a'.repeat(300)")
+        page.press("Enter")
+        page.wait_for("document.querySelector('li small.error') !== null")
+        page.press("x")
+        page.press("Enter")
+        page.wait_for("document.querySelectorAll('li small').length === 2")
+        told = page.evaluate("[...document.querySelectorAll('li small')].pop().textContent")
+        assert "tokens in" in told
     finally:
         page.close()
