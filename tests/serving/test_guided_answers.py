@@ -168,7 +168,7 @@ def test_a_format_that_the_engine_alone_does_not_know(server):
     answer = server.http.post("/v1/chat/completions", json=body)
     error = answer.json()["error"]
     assert answer.status_code == 400 and error["param"] == "response_format"
-    assert error["message"] == "Unknown format: uri"
+    assert error["message"].startswith("Unknown format: uri: leave it out of the schema")
 
 
 CHAIN = [*(f"r{i}: r{i + 1}" for i in range(6000)), 'r6000: "a"', "start: r0"]

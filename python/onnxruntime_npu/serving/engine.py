@@ -12,6 +12,7 @@ from typing import Any
 from .api_errors import ApiError, bad_request, deadline_exceeded
 from .engine_messages import Cancel, NewToken, Ready, Sampling, Scored, Step, Submit
 from .metrics import Metrics
+from .response_format import told_refusal
 from .settings import Settings
 from .supervised import Supervised
 
@@ -74,7 +75,7 @@ class Stream:
     def refuse(self, message: str) -> None:
         """End since the answer cannot have the form that was asked for."""
         param = self._guidance.param if self._guidance else None
-        self.fail(bad_request(message, param=param))
+        self.fail(bad_request(told_refusal(message), param=param))
 
     def put_prompt(self, scores: list[Scored]) -> None:
         """Take the scores of the prompt's tokens."""

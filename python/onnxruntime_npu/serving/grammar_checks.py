@@ -11,6 +11,7 @@ from typing import Any
 from .api_errors import bad_request, deadline_exceeded
 from .child_connection import ChildConnection
 from .engine_messages import Guidance
+from .response_format import told_refusal
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
 _MODULE = "onnxruntime_npu.serving.grammar_process"
@@ -46,7 +47,7 @@ class GrammarChecks:
         except asyncio.TimeoutError:
             raise deadline_exceeded(deadline) from None
         if reason:
-            raise bad_request(reason, param=guidance.param)
+            raise bad_request(told_refusal(reason), param=guidance.param)
 
     async def stop(self) -> None:
         """End the process."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
 
-from .api_errors import bad_request
+from .api_errors import bad_request, shown
 from .engine_messages import Guidance
 from .lark import regex_literal
 from .messages import Body
@@ -23,7 +24,12 @@ _MOST_CHARACTERS = 100_000
 # The engine writes a rule for each item that an array may have: minutes and gigabytes for millions.
 _MOST_ITEMS = 10_000
 _ITEMS = ("minItems", "maxItems")
+# The engine reads bounds as float64: from here on, numbers beyond one would be taken for right.
+_EXACT = 2**53
+_LEAST, _LARGEST = ("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")
 _SCHEMA = re.compile(r"%json\s*(?=\{)")  # in a Lark grammar
+# How the engine begins to say that it does not know a part of a schema.
+_UNKNOWN = ("Unimplemented keys", "Unknown format")
 # As Python writes JSON, which is how models have seen most of it. With free white space a model may
 # write nothing else until its context is full.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
@@ -123,28 +129,46 @@ def checked(kind: str, text: str, param: str) -> Guidance:
     if "\0" in text:  # would end the text for the engine
         raise bad_request("expected no zero character: write \\x00", param=param)
     begins = {"json_schema": [0], "lark_grammar": [each.end() for each in _SCHEMA.finditer(text)]}
-    if (items := sum(_items(text, begin) for begin in begins.get(kind, ()))) > _MOST_ITEMS:
+    items = 0
+    for part in (part for begin in begins.get(kind, ()) for part in _objects(text, begin)):
+        # Of 1e400 and the like, which is not finite, it is enough that it is too much.
+        items += sum(int(min(n, 2**31)) for n in _numbers(part, _ITEMS) if n > 0)
+        beyond = [n for n in _numbers(part, _LEAST) if n > _EXACT]
+        beyond += [n for n in _numbers(part, _LARGEST) if n < -_EXACT]
+        if beyond:
+            got = shown(str(beyond[0]))
+            message = f"expected a range of numbers that begins within 2**53, got a bound of {got}"
+            raise bad_request(message, param=param)
+    if items > _MOST_ITEMS:
         message = f"expected at most {_MOST_ITEMS} as the sum of minItems and maxItems, got {items}"
         raise bad_request(message, param=param)
     return Guidance(kind, text, param)
 
 
-def _items(text: str, begin: int) -> int:
-    """Return the sum of the numbers of items in the schema at a place of a text."""
+def _objects(text: str, begin: int) -> Iterator[dict[str, Any]]:
+    """Yield each object in the schema at a place of a text."""
     try:
         schema, _ = json.JSONDecoder().raw_decode(text, begin)
     except (ValueError, RecursionError):  # none, which the engine refuses, or says so itself
-        return 0
-    found, left = 0, [schema]
+        return
+    left = [schema]
     while left:
         value = left.pop()
         if isinstance(value, list):
             left += value
         elif isinstance(value, dict):
             left += value.values()
-            counts = [value.get(name) for name in _ITEMS]
-            # Of 1e400 and the like, which is not finite, it is enough that it is too much.
-            found += sum(
-                int(min(n, 2**31)) for n in counts if isinstance(n, (int, float)) and n > 0
-            )
-    return found
+            yield value
+
+
+def _numbers(part: dict[str, Any], names: Iterable[str]) -> list[int | float]:
+    """Return the numbers of those names that an object has."""
+    given = (part.get(name) for name in names)
+    return [value for value in given if isinstance(value, (int, float))]
+
+
+def told_refusal(reason: str) -> str:
+    """Return why the engine does not follow a grammar, with what to do about it."""
+    if reason.startswith(_UNKNOWN):
+        return f"{reason}: leave it out of the schema, and check that of the answer"
+    return reason
