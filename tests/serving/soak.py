@@ -75,7 +75,7 @@ class Soak:
             *[self.streamed] * 4,
             *[self.pattern] * 2,
             *[self.scored] * 2,
-            *[self.tools, self.embeddings, self.leaves, self.refused, self.crowd],
+            *[self.tools, self.responses, self.embeddings, self.leaves, self.refused, self.crowd],
         ]
         with self._http() as http:
             while not self.stop.is_set():
@@ -123,6 +123,18 @@ class Soak:
         body |= {"tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 150}
         message = _ok(http.post("/v1/chat/completions", json=body))["choices"][0]["message"]
         assert message["tool_calls"][0]["function"] == {"name": "now", "arguments": "{}"}
+
+    def responses(self, http: httpx.Client, chance: random.Random) -> None:
+        body = {"input": "?" * chance.randint(1, 100), "max_output_tokens": COUNT}
+        text, last = "", {}
+        with http.stream("POST", "/v1/responses", json={**body, "stream": True}) as answer:
+            for line in answer.iter_lines():
+                if line.startswith("data: "):
+                    last = json.loads(line.removeprefix("data: "))
+                    text += last["delta"] if last["type"] == "response.output_text.delta" else ""
+        assert last["type"] in ("response.completed", "response.incomplete"), last
+        (item,) = last["response"]["output"]
+        assert item["content"][0]["text"] == text, "another text"
 
     def embeddings(self, http: httpx.Client, chance: random.Random) -> None:
         body = {"input": ["ab" * chance.randint(1, 60) for _ in range(chance.randint(1, 40))]}
