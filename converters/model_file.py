@@ -83,6 +83,8 @@ def _load(path_or_model: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     if isinstance(path_or_model, onnx.ModelProto):
         return _from_proto(path_or_model)
     path = Path(path_or_model)
+    if path.is_dir():
+        raise ArgumentError(f"expected an ONNX file to read, got the directory {path}")
     if not path.is_file():
         raise ArgumentError(f"no such file: {path}")
     if is_ort_format(str(path), None):

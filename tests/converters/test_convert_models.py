@@ -369,6 +369,8 @@ def test_bad_files_are_refused_in_one_line(tmp_path, function):
     out = tmp_path / "out.onnx"
     with pytest.raises(ArgumentError, match="no such file"):
         function(tmp_path / "nowhere.onnx", out)
+    with pytest.raises(ArgumentError, match="expected an ONNX file to read, got the directory"):
+        function(tmp_path, out)
     model, _ = rms_model()
     for content in (b"", b"no model", model.SerializeToString()[:-20]):
         (tmp_path / "bad.onnx").write_bytes(content)

@@ -166,6 +166,9 @@ def test_mistakes_at_the_start_are_one_line(served_directory, tmp_path, capsys):
     )
     code, line = fails(tmp_path)
     assert code == 2 and "holds no genai_config.json: expected what" in line
+    file = served_directory / "model.onnx"
+    assert fails(file)[1].endswith(f"expected a directory, got the file {file}")
+    assert fails(served_directory, "--name", "")[1].endswith("got an empty text")
     report = {"cache": "paged", "warnings": ["no genai_config.json: it keeps no scales"]}
     (tmp_path / "export_report.json").write_text(json.dumps(report))
     code, line = fails(tmp_path)

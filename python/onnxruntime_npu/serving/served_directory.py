@@ -21,8 +21,12 @@ class ServedDirectory:
     def __init__(self, directory: str | Path, name: str | None) -> None:
         """Read the directory; ArgumentError for none, and for one without a tokenizer."""
         self.directory = Path(directory).resolve()
+        if self.directory.is_file():
+            raise ArgumentError(f"expected a directory, got the file {directory}")
         if not self.directory.is_dir():
             raise ArgumentError(f"no such directory: {directory}")
+        if name == "":  # as of a shell's variable without a value
+            raise ArgumentError("expected a name of the model, got an empty text")
         self.name = name or self.directory.name
         self._check()
         if not (self.directory / "tokenizer.json").is_file():
