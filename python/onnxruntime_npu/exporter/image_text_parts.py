@@ -17,6 +17,7 @@ from .caches.step import State
 from .convolved_padding import ConvolvedPadding
 from .embeddings import Embeddings
 from .images import ImagePart
+from .images.position_proof import borders_of
 from .model_cache import cached_by, keys_and_values, state_tensors
 from .proof import compare
 from .recurrences import Recurrences
@@ -300,19 +301,21 @@ class ImageTextProbe:
         self._rows = [torch.cat([text(_BEFORE), places, text(_AFTER)]), text(_TEXT)]
         if self._kinds.joined:  # an image is in the prompt as a whole
             self._rows[0] = torch.cat([self._rows[0], text(_DECODED - _AFTER)])
-        if others := self._kinds.tokens[1:]:  # in the places around an image
+        before, after = borders_of(model)
+        if others := self._kinds.tokens[1:] or [*before, *after]:  # in the places around an image
             self._rows[0][_BEFORE - 1], self._rows[0][-1] = others[0], others[1]
         self._expected = []
         self._given = images.as_given([self._image])
         for row, image in zip(self._rows, (self._given, {}), strict=True):
             told = self._kinds.told(row[None], _DECODED)
-            tokens = {"input_ids": row[None]}
+            tokens = {"input_ids": row[None], "attention_mask": torch.ones_like(row)[None]}
             if images.obstacle:
                 embedded = embedding(row[None], self._features).to(model.dtype)
                 embeds, of_layers = embedded.split(
                     [embedding.featured, embedding.tokens.of_layers], -1
                 )
-                tokens = {"inputs_embeds": embeds, **per_layer_inputs(model, of_layers)}
+                del tokens["input_ids"]
+                tokens |= {"inputs_embeds": embeds, **per_layer_inputs(model, of_layers)}
             run = model if image else text_model
             result = run(**tokens, use_cache=False, **told, **image)
             self._expected.append(result.logits[0, -1 - _DECODED :])

@@ -7,6 +7,7 @@ attention then has a batch of windows, in which places beyond the image are hidd
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -61,11 +62,7 @@ class WindowAttention(nn.Module):
         from transformers import AttentionInterface
 
         rotate = sys.modules[type(own).__module__].apply_rotary_pos_emb_vision
-        projected = own.qkv(hidden_states).unflatten(
-            -1, (-1, own.proj.in_features // own.num_heads)
-        )
-        cached = (projected.shape[1] - own.num_heads) // 2  # heads of keys, and of values
-        query, key, value = projected.split([own.num_heads, cached, cached], 1)
+        query, key, value = self._projected(hidden_states)
         query, key = rotate(query, key, *position_embeddings)
         fused = own.config._attn_implementation == ATTENTION
         attended, _ = AttentionInterface()[ATTENTION if fused else "sdpa"](
@@ -77,3 +74,14 @@ class WindowAttention(nn.Module):
         )
         spread: torch.Tensor = own.proj(cu_seqlens.spread(attended))
         return spread
+
+    def _projected(self, hidden_states: torch.Tensor) -> Sequence[torch.Tensor]:
+        """Return queries, keys and values [P, N, D], of one layer or, as in Qwen2.5-Omni, three."""
+        own = self.own
+        size = own.proj.in_features // own.num_heads
+        if hasattr(own, "q"):
+            layers = own.q, own.k, own.v
+            return [layer(hidden_states).unflatten(-1, (-1, size)) for layer in layers]
+        projected = own.qkv(hidden_states).unflatten(-1, (-1, size))
+        cached = (projected.shape[1] - own.num_heads) // 2  # heads of keys, and of values
+        return projected.split([own.num_heads, cached, cached], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import Any
 
 import torch
@@ -9,7 +10,25 @@ import torch
 from ...generation.images.patch_positions import token_positions
 from ..proof import NotProven
 
+_KINDS = "mm_token_type_ids"  # an argument: which tokens are of images
 _GRIDS = (2, 3), (1, 1), (4, 1), (1, 5)  # rows and columns of tokens of images
+
+
+def borders_of(model: Any) -> tuple[list[int], list[int]]:
+    """Return the tokens before and after an image by which a model finds it, as Qwen2.5-Omni.
+
+    There are none where the model is told which tokens are of images.
+    """
+    find = getattr(model.base_model, "get_rope_index", None)
+    taken = {} if find is None else inspect.signature(find).parameters
+    if find is None or any(p.name == _KINDS or p.kind is p.VAR_KEYWORD for p in taken.values()):
+        return [], []
+    config = model.config
+    names = "vision_start_token_id", "vision_end_token_id"
+    missing = [name for name in names if not isinstance(getattr(config, name, None), int)]
+    if missing:
+        raise NotProven(f"expected {' and '.join(missing)} in the configuration")
+    return [config.vision_start_token_id], [config.vision_end_token_id]
 
 
 def check_token_positions(model: Any, merge: int) -> None:
@@ -20,7 +39,11 @@ def check_token_positions(model: Any, merge: int) -> None:
     """
     token = int(model.config.image_token_id)
     text = 0 if token else 1
-    first, second, third, fourth = ([token] * rows * columns for rows, columns in _GRIDS)
+    find = model.base_model.get_rope_index
+    before, after = borders_of(model)
+    first, second, third, fourth = (
+        [*before, *[token] * rows * columns, *after] for rows, columns in _GRIDS
+    )
     rows = [
         [*first, text, text, *second, text],
         [text, *third, text, text, *fourth],
@@ -30,12 +53,8 @@ def check_token_positions(model: Any, merge: int) -> None:
     ids = torch.tensor([[text] * (longest - len(row)) + row for row in rows])
     mask = torch.tensor([[0] * (longest - len(row)) + [1] * len(row) for row in rows])
     grids = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in _GRIDS])
-    own, deltas = model.base_model.get_rope_index(
-        ids,
-        mm_token_type_ids=(ids == token).long(),
-        image_grid_thw=grids,
-        attention_mask=mask,
-    )
+    told = {} if before else {_KINDS: (ids == token).long()}
+    own, deltas = find(ids, image_grid_thw=grids, attention_mask=mask, **told)
     found, following = map(
         torch.from_numpy, token_positions(ids.numpy(), mask.numpy(), token, grids.numpy(), merge)
     )
