@@ -148,3 +148,36 @@ def test_malformed_allocator_settings(conf):
     with pytest.raises((ValueError, RuntimeError)) as raised:
         npu.memory._set_allocator_settings(conf)
     assert conf.partition(":")[0] in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "function, message",
+    [
+        (torch.abs, "Found dtype Int but expected Float"),
+        (torch.conj_physical, "Found dtype Int but expected Float"),
+        (torch.mean, "can't be cast to the desired output type Int"),
+        (torch.angle, "can't be cast to the desired output type Int"),
+        (torch.isposinf, "isposinf does not support non-boolean outputs"),
+        (torch.isneginf, "isneginf does not support non-boolean outputs"),
+    ],
+)
+def test_outputs_of_another_type_are_refused(function, message):
+    x, out = torch.rand(3, device="npu"), torch.empty(0, dtype=torch.int32, device="npu")
+    with pytest.raises(RuntimeError, match=message):
+        function(x, **({"dim": 0} if function is torch.mean else {}), out=out)
+
+
+@pytest.mark.parametrize("name", ["median", "nanmedian", "kthvalue"])
+def test_ranked_elements_keep_their_type(name):
+    x, places = torch.rand(4, 3, device="npu"), torch.empty(0, dtype=torch.int64, device="npu")
+    rank = {"k": 2} if name == "kthvalue" else {}
+    with pytest.raises(RuntimeError, match="output values must be of same type as input"):
+        getattr(torch, name)(x, **rank, dim=0, out=(places, places.clone()))
+    with pytest.raises(RuntimeError, match="output indices must be of scalar type Long"):
+        getattr(torch, name)(x, **rank, dim=0, out=(x[:0, 0].clone(), places.int()))
+
+
+def test_truncated_integers_keep_their_type():
+    x = torch.arange(3, device="npu")
+    with pytest.raises(RuntimeError, match="Found dtype Float but expected Long"):
+        torch.trunc(x, out=torch.empty(3, device="npu"))

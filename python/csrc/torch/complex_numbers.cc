@@ -11,11 +11,13 @@
 
 #include "python/csrc/torch/complex_parts.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
 
 at::Tensor& ConjugateOut(const at::Tensor& self, at::Tensor& out) {
+  CheckOutputType(out, self.scalar_type());
   at::native::resize_output(out, self.sizes());
   if (!out.is_same(self)) out.copy_(self);
   if (self.is_complex()) at::view_as_real(out).select(-1, 1).neg_();
@@ -55,6 +57,7 @@ at::Tensor Angle(const at::Tensor& self) {
 }
 at::Tensor& AngleOut(const at::Tensor& self, at::Tensor& out) {
   const at::Tensor angle = Angle(self);
+  CheckCast(angle.scalar_type(), out);
   at::native::resize_output(out, angle.sizes());
   return out.copy_(angle);
 }

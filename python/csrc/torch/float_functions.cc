@@ -75,6 +75,7 @@ namespace {
 at::Tensor& TruncOut(const at::Tensor& self, at::Tensor& out) {
   if (!at::isIntegralType(self.scalar_type(), /*includeBool=*/false))
     return Elementwise<at::meta::structured_trunc, at::_ops::trunc_out>(Aten("Trunc"), {self}, out, self);
+  CheckOutputType(out, self.scalar_type());
   at::native::resize_output(out, self.sizes());
   return out.copy_(self);
 }

@@ -24,6 +24,10 @@ using ValuesAndIndices = std::tuple<at::Tensor&, at::Tensor&>;
 // Delivers the element at `place` of each sorted row, and its original position. `place` has one element per row.
 ValuesAndIndices Pick(const at::Tensor& self, int64_t dim, const at::Tensor& place, bool keepdim, at::Tensor& values,
                       at::Tensor& indices) {
+  TORCH_CHECK(values.scalar_type() == self.scalar_type(), "output values must be of same type as input, ",
+              self.scalar_type(), ", got ", values.scalar_type());
+  TORCH_CHECK(indices.scalar_type() == at::kLong, "output indices must be of scalar type Long, got ",
+              indices.scalar_type());
   const auto [sorted, from] = self.sort(/*stable=*/true, dim, /*descending=*/false);
   const auto deliver = [&](const at::Tensor& rows, at::Tensor& out) {
     const at::Tensor picked = rows.gather(dim, place);

@@ -96,6 +96,7 @@ at::Tensor& SumOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool kee
 at::Tensor& MeanOut(const at::Tensor& self, at::OptionalIntArrayRef dim, bool keepdim,
                     std::optional<at::ScalarType> dtype, at::Tensor& out) {
   Infer<at::meta::structured_mean_dim>(out, self, dim, keepdim, dtype);
+  CheckCast(dtype.value_or(self.scalar_type()), out);
   if (out.is_complex() && out.numel() > 0) {
     const double count = static_cast<double>(self.numel()) / static_cast<double>(out.numel());
     return ComplexSum(self, Axes(dim, self.dim()), keepdim, out).div_(count);

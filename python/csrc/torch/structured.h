@@ -5,6 +5,7 @@
 #include <ATen/TensorIterator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/native/Resize.h>
+#include <c10/core/ScalarType.h>
 
 #include <array>
 #include <type_traits>
@@ -20,6 +21,16 @@ inline void PrepareOutput(const at::Tensor& out, at::IntArrayRef sizes, at::IntA
               out.device(), " instead");
   if (at::native::resize_output(out, sizes) && !strides.empty())
     out.unsafeGetTensorImpl()->set_sizes_and_strides(sizes, strides);
+}
+
+// Of outputs that torch does not convert to.
+inline void CheckOutputType(const at::Tensor& out, at::ScalarType dtype) {
+  TORCH_CHECK(out.scalar_type() == dtype, "Found dtype ", out.scalar_type(), " but expected ", dtype);
+}
+// Of outputs of a wider kind of numbers than the result.
+inline void CheckCast(at::ScalarType result, const at::Tensor& out) {
+  TORCH_CHECK(at::canCast(result, out.scalar_type()), "result type ", result,
+              " can't be cast to the desired output type ", out.scalar_type());
 }
 
 template <class Meta, size_t outputs = 1>

@@ -58,6 +58,8 @@ at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
 
 // Infinities of one sign; integers have none.
 at::Tensor& IsInfinite(const at::Tensor& self, bool negative, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == at::kBool, negative ? "isneginf" : "isposinf",
+              " does not support non-boolean outputs.");
   at::native::resize_output(out, self.sizes());
   if (out.numel() == 0) return out;
   KernelCall call("IsInf");
@@ -113,6 +115,8 @@ at::Tensor& ReluInPlace(at::Tensor& self) {
 }
 
 at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
+  CheckOutputType(
+      out, self.is_complex() && !out.is_complex() ? c10::toRealValueType(self.scalar_type()) : self.scalar_type());
   if (self.is_complex() && !out.is_complex()) {
     at::native::resize_output(out, self.sizes());
     const ComplexParts parts = ComplexParts::Of(self);
