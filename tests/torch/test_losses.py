@@ -63,6 +63,7 @@ def test_multi_margin_loss(dtype, reduction, p):
     check(lambda s, t: F.multi_margin_loss(s, t, margin=0.75, **options), scores, target)
     check(lambda s, t, w: F.multi_margin_loss(s, t, weight=w, **options), scores, target, weight)
     check(lambda s, t: F.multi_margin_loss(s[1], t[1], **options), scores, target)
+    check(lambda s, t: F.multi_margin_loss(s[1, 1], t[0], **options), scores, target)
 
 
 def test_multi_margin_loss_refuses_what_does_not_fit():

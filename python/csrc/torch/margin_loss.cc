@@ -21,10 +21,10 @@ struct Margins {
           const MaybeTensor& weight)
       : squared(p.equal(2)) {
     TORCH_CHECK(p.equal(1) || p.equal(2), "only p == 1 and p == 2 supported");
-    TORCH_CHECK(self.is_floating_point() && (self.dim() == 1 || self.dim() == 2) && self.numel() > 0,
-                "multi_margin_loss expected scores of one or two dimensions of floats, got ", self.scalar_type(),
+    TORCH_CHECK(self.is_floating_point() && self.dim() <= 2 && self.numel() > 0,
+                "multi_margin_loss expected scores of up to two dimensions of floats, got ", self.scalar_type(),
                 self.sizes());
-    const at::Tensor scores = Wide(self.dim() == 1 ? self.unsqueeze(0) : self);
+    const at::Tensor scores = Wide(self.dim() == 2 ? self : self.reshape({1, -1}));
     const int64_t rows = scores.size(0), count = scores.size(1);
     TORCH_CHECK(target.scalar_type() == at::kLong && target.dim() <= 1 && target.numel() == rows,
                 "inconsistent target size, expected int64 of ", rows, ", got ", target.scalar_type(), target.sizes());
