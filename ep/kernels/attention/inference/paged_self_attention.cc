@@ -6,9 +6,8 @@
 #include <vector>
 
 #include "ep/kernels/attention/inference/call.h"
-#include "ep/kernels/attention/inference/inference.h"
+#include "ep/kernels/attention/inference/paged_rows.h"
 #include "ep/kernels/indexing/slices.h"
-#include "ep/kernels/onnx_def.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scaled_row.h"
 #include "ep/kernels/rotary/head_rotation.h"
@@ -17,7 +16,6 @@
 namespace npu {
 namespace {
 
-using attention::InferenceAttributes;
 using attention::InferenceInputs;
 using attention::InferenceLauncher;
 
@@ -89,25 +87,10 @@ struct Preparation {
   }
 };
 
-InferenceAttributes Read(const Attributes& a) {
-  InferenceAttributes r;
-  r.op = kOp;
-  r.layout = "TND";
-  r.layouts = {"TND"};
-  r.heads = a.Int("num_heads");
-  r.key_heads = a.Int("num_key_value_heads");
-  r.scale = static_cast<float>(a.Float("scale"));
-  r.sparse_mode = a.Int("sparse_mode");
-  r.pre_tokens = a.Int("pre_tokens");
-  r.next_tokens = a.Int("next_tokens");
-  r.block_size = a.Int("block_size");
-  r.key_lengths_name = "key_lengths";
-  return r;
-}
-
 class PagedSelfAttentionKernel final : public Kernel {
  public:
-  explicit PagedSelfAttentionKernel(const KernelInfo& info) : launcher_(info, Read(info.attributes)) {
+  explicit PagedSelfAttentionKernel(const KernelInfo& info)
+      : launcher_(info, attention::PagedRowAttributes(kOp, info.attributes)) {
     const std::string mode = info.attributes.String("rotary_mode");
     NPU_OP_CHECK(kOp, mode == "half" || mode == "interleave", "expected rotary_mode half or interleave, got ", mode);
     interleaved_ = mode == "interleave";
@@ -184,12 +167,6 @@ class PagedSelfAttentionKernel final : public Kernel {
   bool interleaved_ = false;
 };
 
-ArgDef LateInput(const char* name) {
-  ArgDef arg = HostInput(name, {DType::kInt64});
-  arg.late = true;
-  return arg;
-}
-
 constexpr DTypeSet kCached = kFloats | DTypeSet{DType::kInt8};
 
 NPU_ONNX_KERNEL({
@@ -197,8 +174,8 @@ NPU_ONNX_KERNEL({
     .type = kOp,
     .inputs = {Input("rows", kFloats), Input("cos", kFloats), Input("sin", kFloats), Input("past_keys", kCached),
                Input("past_values", kCached), Input("slots", {DType::kInt32, DType::kInt64}),
-               Input("atten_mask", {DType::kBool}), LateInput("query_ends"), LateInput("key_lengths"),
-               Input("block_table", {DType::kInt32})},
+               Input("atten_mask", {DType::kBool}), attention::LateLengths("query_ends"),
+               attention::LateLengths("key_lengths"), Input("block_table", {DType::kInt32})},
     .outputs = {Output("attended", kFloats), Output("keys", kCached), Output("values", kCached)},
     .attributes = {RequiredInt("num_heads"), RequiredInt("num_key_value_heads"), FloatAttribute("scale", 1.0),
                    RequiredInt("block_size"), IntAttribute("sparse_mode", 3), IntAttribute("pre_tokens", INT32_MAX),

@@ -1,14 +1,12 @@
 // ScaledRowAttention (npu.fused): attention to the pages of a cache of int8 whose rows end with their scales, as
 // ScaledRows writes them. The exporter makes it of slices of the cache and npu_fused_infer_attention_score.
 #include "ep/kernels/attention/inference/call.h"
-#include "ep/kernels/attention/inference/inference.h"
-#include "ep/kernels/onnx_def.h"
+#include "ep/kernels/attention/inference/paged_rows.h"
 #include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
 
-using attention::InferenceAttributes;
 using attention::InferenceInputs;
 using attention::InferenceLauncher;
 
@@ -16,25 +14,10 @@ constexpr const char* kOp = "ScaledRowAttention";
 
 enum In { kQuery, kKeys, kValues, kMask, kQueryEnds, kKeyLengths, kTable };
 
-InferenceAttributes Read(const Attributes& a) {
-  InferenceAttributes r;
-  r.op = kOp;
-  r.layout = "TND";
-  r.layouts = {"TND"};
-  r.heads = a.Int("num_heads");
-  r.key_heads = a.Int("num_key_value_heads");
-  r.scale = static_cast<float>(a.Float("scale"));
-  r.sparse_mode = a.Int("sparse_mode");
-  r.pre_tokens = a.Int("pre_tokens");
-  r.next_tokens = a.Int("next_tokens");
-  r.block_size = a.Int("block_size");
-  r.key_lengths_name = "key_lengths";
-  return r;
-}
-
 class ScaledRowAttentionKernel final : public Kernel {
  public:
-  explicit ScaledRowAttentionKernel(const KernelInfo& info) : launcher_(info, Read(info.attributes)) {}
+  explicit ScaledRowAttentionKernel(const KernelInfo& info)
+      : launcher_(info, attention::PagedRowAttributes(kOp, info.attributes)) {}
 
   void Compute(OpContext& ctx) const override {
     InferenceInputs in;
@@ -64,18 +47,12 @@ class ScaledRowAttentionKernel final : public Kernel {
   InferenceLauncher launcher_;
 };
 
-ArgDef LateInput(const char* name) {
-  ArgDef arg = HostInput(name, {DType::kInt64});
-  arg.late = true;
-  return arg;
-}
-
 NPU_ONNX_KERNEL({
     .domain = "npu.fused",
     .type = kOp,
     .inputs = {Input("query", kFloats), Input("keys", {DType::kInt8}), Input("values", {DType::kInt8}),
-               Input("atten_mask", {DType::kBool}), LateInput("query_ends"), LateInput("key_lengths"),
-               Input("block_table", {DType::kInt32})},
+               Input("atten_mask", {DType::kBool}), attention::LateLengths("query_ends"),
+               attention::LateLengths("key_lengths"), Input("block_table", {DType::kInt32})},
     .outputs = {Output("attended", kFloats)},
     .attributes = {RequiredInt("num_heads"), RequiredInt("num_key_value_heads"), FloatAttribute("scale", 1.0),
                    RequiredInt("block_size"), IntAttribute("sparse_mode", 3), IntAttribute("pre_tokens", INT32_MAX),
