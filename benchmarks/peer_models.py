@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Converts a Hugging Face directory to a peer's model; runs in the peers' environment.
 
     python peer_models.py {onnxruntime,genai_engine,openvino,gguf} CHECKPOINT FOLDER DTYPE

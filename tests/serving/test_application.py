@@ -8,7 +8,7 @@ import socket
 from datetime import datetime
 
 import pytest
-from onnxruntime_npu.serving.app import create_app
+from onnxruntime_npu.serving.app import service_app
 from onnxruntime_npu.serving.log_format import begin_log, fields
 from onnxruntime_npu.serving.metrics import Metrics
 from onnxruntime_npu.serving.server import listen
@@ -20,7 +20,7 @@ ORIGIN = "https://page.example"
 
 
 def test_a_fault_is_told_with_the_request_it_is_of(caplog):
-    app = create_app(Service(Settings(cors_origins=(ORIGIN,)), Metrics()))
+    app = service_app(Service(Settings(cors_origins=(ORIGIN,)), Metrics()))
 
     @app.get("/fault")
     async def fault():
@@ -68,7 +68,7 @@ def test_lines_of_json(capsys, monkeypatch):
 
 
 def test_there_are_no_pages_that_load_scripts_from_elsewhere():
-    client = TestClient(create_app(Service(Settings(), Metrics())))
+    client = TestClient(service_app(Service(Settings(), Metrics())))
     for path in ("/docs", "/redoc"):
         assert client.get(path).status_code == 404
     paths = client.get("/openapi.json").json()["paths"]

@@ -16,6 +16,7 @@ from ..errors import ArgumentError, ExportError, ServingError, UnsupportedError
 from ..extras import missing_package
 from ..version import __version__
 from . import (
+    bench_command,
     convert_commands,
     export_commands,
     generate_command,
@@ -137,4 +138,5 @@ def _parser() -> Parser:
     generate_command.add_command(commands)
     serve_command.add_command(commands)
     run_command.add_command(commands)
+    bench_command.add_command(commands)
     return parser

@@ -19,5 +19,26 @@
 - ``encoder_process``, ``encoder_messages``: that of an encoder; ``child_process``: what they share.
 - ``page``: the chat at ``/``.
 - ``metrics``, ``settings``.
+- ``asgi``: all of this as an application, for another server.
 - ``ray_app``: several of these services behind one address, by Ray Serve.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+_LATE = {"create_app": "asgi", "ray_app": "ray_app"}  # names that need packages of an extra
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    module = importlib.import_module(f".{_LATE[name]}", __name__)
+    value = module if name == _LATE[name] else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})

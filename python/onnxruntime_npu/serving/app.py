@@ -21,7 +21,7 @@ from .routes import router
 from .service import Service
 
 
-def create_app(service: Service) -> FastAPI:
+def service_app(service: Service) -> FastAPI:
     """Return the application; its lifespan starts and stops the processes of the models."""
 
     @asynccontextmanager

@@ -6,10 +6,6 @@ of its own. Ray sends it requests, adds and removes replicas, and replaces those
 
 # Annotations are not postponed: Ray reads that of `build` to make arguments of a dictionary.
 
-import asyncio
-import dataclasses
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import ray
@@ -20,12 +16,10 @@ from ray.serve.config import AutoscalingConfig
 
 from ..errors import ServingError
 from ..session.provider_library import get_ep_name
-from .app import create_app
-from .service import open_service
-from .settings import Settings, api_key
+from .asgi import create_app
+from .settings import Settings
 
 _NPU = "NPU"  # the resource by which Ray knows NPUs
-_START_POLL_SECONDS = 0.1
 _HEALTH_CHECK_SECONDS = 5.0
 
 
@@ -64,18 +58,18 @@ def build(arguments: Arguments) -> serve.Application:
     With the NPU as provider each replica takes one of the resource NPU, and runs on the device
     that Ray gives it. The environment variable ORT_NPU_API_KEY of the replicas is their API key.
     """
-    settings = Settings(
-        provider=arguments.provider,
-        model_name=arguments.name,
-        max_queue=arguments.max_queue,
-        deadline=arguments.deadline,
-        max_body=arguments.max_body,
-    )
+    options = {
+        "provider": arguments.provider,
+        "model_name": arguments.name,
+        "max_queue": arguments.max_queue,
+        "deadline": arguments.deadline,
+        "max_body": arguments.max_body,
+    }
     directory = arguments.directory
     on_npu = arguments.provider == get_ep_name()
 
     def application() -> FastAPI:
-        return replica_app(directory, settings)
+        return create_app(directory, **options, device=_device())
 
     deployment: Any = serve.deployment(
         serve.ingress(application)(Replica),
@@ -107,31 +101,6 @@ class Replica:
         """Raise ServingError if the engine has failed before it was ready."""
         if reasons := self.app.state.unusable:
             raise ServingError(reasons[0])
-
-
-def replica_app(directory: str, settings: Settings) -> FastAPI:
-    """Return the service's application, whose start ends when its engine is ready.
-
-    Raises ArgumentError, in the replica, for a directory that cannot be served.
-    """
-    unusable: list[str] = []
-    settings = dataclasses.replace(settings, api_key=api_key(), device=_device())
-    service = open_service(directory, settings, unusable.append)
-    app = create_app(service)
-    app.state.unusable = unusable
-    begin = app.router.lifespan_context
-
-    @asynccontextmanager
-    async def lifespan(started: FastAPI) -> AsyncIterator[Any]:
-        async with begin(started) as state:
-            while not all(process.ready for process in service.processes):
-                if unusable:
-                    raise ServingError(unusable[0])
-                await asyncio.sleep(_START_POLL_SECONDS)
-            yield state
-
-    app.router.lifespan_context = lifespan
-    return app
 
 
 def _device() -> int:

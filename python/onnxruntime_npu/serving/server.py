@@ -16,7 +16,7 @@ from typing import Any
 import uvicorn
 
 from ..errors import ArgumentError, ServingError
-from .app import create_app
+from .app import service_app
 from .connection import impatient_protocol
 from .log_format import begin_log
 from .service import open_service
@@ -66,7 +66,7 @@ def serve(directory: str | Path, settings: Settings) -> None:
         server.should_exit = True
 
     service = open_service(directory, settings, give_up)
-    app = create_app(service)
+    app = service_app(service)
     _check_certificate(settings.ssl_certfile, settings.ssl_keyfile)
     config = uvicorn.Config(
         app,

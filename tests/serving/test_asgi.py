@@ -1,0 +1,62 @@
+"""``create_app``: the service as an application, for another server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnxruntime_npu
+import openai
+import pytest
+from onnxruntime_npu.errors import ArgumentError, ServingError
+from onnxruntime_npu.serving import create_app
+from starlette.testclient import TestClient
+
+
+def children() -> set[str]:
+    """Return the ids of the processes that threads of this one have started."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    return {pid for task in tasks for pid in task.read_text().split()}
+
+
+def test_the_application_answers_from_its_start_on(served_directory, encoder_directory):
+    assert onnxruntime_npu.serving.create_app is create_app
+    options = {"model_name": "tiny", "embeddings": encoder_directory, "api_key": "secret"}
+    before = children()
+    with TestClient(create_app(served_directory, **options)) as transport:
+        assert len(children() - before) == 2  # one for each model
+        assert transport.get("/ready").status_code == 200
+        assert transport.get("/v1/models").status_code == 401
+        client = openai.OpenAI(
+            base_url="http://testserver/v1", api_key="secret", http_client=transport
+        )
+        names = [model.id for model in client.models.list()]
+        assert names == ["tiny", encoder_directory.name]
+        answer = client.completions.create(model="tiny", prompt="ab", max_tokens=4, temperature=0)
+        assert 1 <= answer.usage.completion_tokens <= 4
+    assert children() <= before
+
+
+def test_the_key_is_that_of_the_environment(served_directory, monkeypatch):
+    monkeypatch.setenv("ORT_NPU_API_KEY", "from outside")
+    client = TestClient(create_app(served_directory))  # not started
+    assert client.get("/v1/models").status_code == 401
+    headers = {"authorization": "Bearer from outside"}
+    assert client.get("/v1/models", headers=headers).status_code == 200
+
+
+def test_an_engine_that_does_not_start_fails_the_start(served_directory):
+    app = create_app(served_directory, provider="NoSuchProvider")
+    with pytest.raises(ServingError, match="NoSuchProvider"), TestClient(app):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("directory", "options", "message"),
+    [
+        ("nowhere", {}, "no such directory: nowhere"),
+        (None, {"port": 1}, "create_app expected options of provider, device, .*, got 'port'"),
+    ],
+)
+def test_wrong_arguments_are_refused(served_directory, directory, options, message):
+    with pytest.raises(ArgumentError, match=message):
+        create_app(directory or served_directory, **options)
