@@ -86,6 +86,19 @@ def forced_logits(lm, inputs, **given):
     return np.stack(sampler.logits, 1)
 
 
+def check_answers(directory, inputs, expected, generated, tolerance):
+    """Compare logits and generated tokens with those of transformers; return the last runner."""
+    ids, given = arrays(inputs)
+    for provider in PROVIDERS:
+        lm = ImageTextLM(directory, providers=[provider])
+        actual = forced_logits(lm, inputs)
+        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
+        result = lm.generate_from(ids, **given, max_new_tokens=7)
+        assert result.tokens == generated[:, ids.shape[1] :].tolist()
+        assert result.prompt_tokens == int(given["attention_mask"].sum())
+    return lm
+
+
 def check_runs(
     model,
     directory,
@@ -113,14 +126,7 @@ def check_runs(
         generated = model.generate(
             **inputs, **told, max_new_tokens=7, do_sample=False, eos_token_id=None
         )
-    ids, given = arrays(inputs)
-    for provider in PROVIDERS:
-        lm = ImageTextLM(directory, providers=[provider])
-        actual = forced_logits(lm, inputs)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        result = lm.generate_from(ids, **given, max_new_tokens=7)
-        assert result.tokens == generated[:, ids.shape[1] :].tolist()
-        assert result.prompt_tokens == int(given["attention_mask"].sum())
+    lm = check_answers(directory, inputs, expected, generated, tolerance)
     count = int(inputs["attention_mask"][-1].sum())
     alone = {
         name: inputs[name][-1:, -count:]

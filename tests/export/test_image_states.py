@@ -18,6 +18,7 @@ from .image_runs import (
     TEXT,
     VISION,
     arrays,
+    check_answers,
     emitted_by,
     exports_of,
     forced_logits,
@@ -113,13 +114,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported):
             generated = model.generate(
                 **given, max_new_tokens=7, do_sample=False, eos_token_id=None
             )
-        ids, arguments = arrays(given)
-        for provider in PROVIDERS:
-            lm = ImageTextLM(directory, providers=[provider])
-            actual = forced_logits(lm, given)
-            np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-            result = lm.generate_from(ids, **arguments, max_new_tokens=7)
-            assert result.tokens == generated[:, ids.shape[1] :].tolist()
+        check_answers(directory, given, expected, generated, tolerance)
 
 
 @pytest.mark.slow

@@ -35,5 +35,5 @@ def test_shifts_in_place():
 
 
 def test_floats_are_refused():
-    with pytest.raises((RuntimeError, NotImplementedError), match="not implemented for"):
+    with pytest.raises(NotImplementedError, match="not implemented for"):  # as on the CPU
         torch.ones(2, device="npu").bitwise_left_shift(1)

@@ -18,12 +18,7 @@ struct AdagradStep {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const C w = Load(s.param[i]);
-      C x = Load(s.grad[i]);
-      if constexpr (scaled) {
-        x /= s.unscale;
-        Store(s.grad[i], x);
-      }
-      x = x * s.sign + s.decay * w;
+      const C x = Gradient<scaled>(s.grad[i], s.unscale, s.sign) + s.decay * w;
       const C sum_of_squares = Load(s.sum[i]) + x * x;
       Store(s.sum[i], sum_of_squares);
       Store(s.param[i], w - s.rate * x / (std::sqrt(sum_of_squares) + s.epsilon));
@@ -60,11 +55,8 @@ class AdagradKernel final : public Kernel {
         AdagradStep<T> update = given;
         update.rate = static_cast<C>(lr() / (1 + (step() - 1) * rate_decay));
         update.unscale = static_cast<C>(scaling.scale());
-        Decide(update.unscale != 1, [&](auto scaled) {
-          ParallelFor(n, kMathGrain, [&update](int64_t begin, int64_t end) {
-            update.template Run<decltype(scaled)::value>(begin, end);
-          });
-        });
+        UpdateElements(n, update.unscale != 1,
+                       [&](int64_t begin, int64_t end, auto scaled) { update.template Run<scaled>(begin, end); });
       });
     });
   }

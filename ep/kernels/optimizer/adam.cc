@@ -18,12 +18,7 @@ struct AdamStep {
     const AdamStep s = *this;  // a local copy: stores in the loop cannot alias it
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
-      C w = Load(s.param[i]), x = Load(s.grad[i]);
-      if constexpr (scaled) {
-        x /= s.unscale;
-        Store(s.grad[i], x);
-      }
-      x *= s.sign;
+      C w = Load(s.param[i]), x = Gradient<scaled>(s.grad[i], s.unscale, s.sign);
       if constexpr (decoupled) {
         w -= s.decay * w;
       } else {
@@ -85,11 +80,8 @@ class AdamKernel final : public Kernel {
         update.unscale = static_cast<C>(scaling.scale());
         Decide(decoupled, [&](auto beside) {
           Decide(update.greatest != nullptr, [&](auto amsgrad) {
-            Decide(update.unscale != 1, [&](auto scaled) {
-              ParallelFor(n, kMathGrain, [&update](int64_t begin, int64_t end) {
-                update.template Run<decltype(beside)::value, decltype(amsgrad)::value, decltype(scaled)::value>(begin,
-                                                                                                                end);
-              });
+            UpdateElements(n, update.unscale != 1, [&](int64_t begin, int64_t end, auto scaled) {
+              update.template Run<beside, amsgrad, scaled>(begin, end);
             });
           });
         });

@@ -16,12 +16,7 @@ struct SgdStep {
 #pragma omp simd
     for (int64_t i = begin; i < end; ++i) {
       const C w = Load(s.param[i]);
-      C x = Load(s.grad[i]);
-      if constexpr (scaled) {
-        x /= s.unscale;
-        Store(s.grad[i], x);
-      }
-      x = x * s.sign + s.decay * w;
+      C x = Gradient<scaled>(s.grad[i], s.unscale, s.sign) + s.decay * w;
       if constexpr (moves) {
         const C moved = first ? x : s.momentum * Load(s.buffer[i]) + s.kept * x;
         Store(s.buffer[i], moved);
@@ -65,10 +60,8 @@ class SgdKernel final : public Kernel {
         update.rate = static_cast<C>(lr());
         update.unscale = static_cast<C>(scaling.scale());
         Decide(update.buffer != nullptr, [&](auto moves) {
-          Decide(update.unscale != 1, [&](auto scaled) {
-            ParallelFor(n, kMathGrain, [&update, first, nesterov](int64_t begin, int64_t end) {
-              update.template Run<decltype(moves)::value, decltype(scaled)::value>(begin, end, first, nesterov);
-            });
+          UpdateElements(n, update.unscale != 1, [&](int64_t begin, int64_t end, auto scaled) {
+            update.template Run<moves, scaled>(begin, end, first, nesterov);
           });
         });
       });

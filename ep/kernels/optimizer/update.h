@@ -66,10 +66,29 @@ void Store(T& to, ComputeType<T> x) {
   to = static_cast<T>(x);
 }
 
+// A gradient without the scale of GradScaler, stored so as well, times the sign.
+template <bool scaled, class T>
+[[gnu::always_inline]] inline ComputeType<T> Gradient(T& grad, ComputeType<T> unscale, ComputeType<T> sign) {
+  ComputeType<T> x = Load(grad);
+  if constexpr (scaled) {
+    x /= unscale;
+    Store(grad, x);
+  }
+  return x * sign;
+}
+
 // Calls f(std::true_type or std::false_type), so that a loop-invariant condition is decided outside the loop.
 template <class F>
 void Decide(bool condition, const F& f) {
   condition ? f(std::true_type{}) : f(std::false_type{});
+}
+
+// Calls run(begin, end, std::true_type if gradients are `scaled`) for the parts of n elements.
+template <class F>
+void UpdateElements(int64_t n, bool scaled, const F& run) {
+  Decide(scaled, [&](auto is_scaled) {
+    ParallelFor(n, kMathGrain, [&](int64_t begin, int64_t end) { run(begin, end, is_scaled); });
+  });
 }
 
 }  // namespace npu::optimizer

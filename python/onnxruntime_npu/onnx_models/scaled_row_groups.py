@@ -99,7 +99,7 @@ def _cache(search: Search, integers: ir.Value | None, scales: ir.Value | None) -
         or order is None
         or list(order.as_ints()) != [0, 2, 1]
         or _ends(of_elements) != (0, -4)
-        or _ends(of_bytes) not in ((-4, None),)
+        or _ends(of_bytes) != (-4, None)
     ):
         return None
     return cache

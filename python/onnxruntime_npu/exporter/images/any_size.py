@@ -11,30 +11,28 @@ import torch
 
 from ..proof import NotProven
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart, own_features
+from .free_size import FreeSizePart
+from .part import own_features
 
-UNIT = "pixels_of_feature"  # of the file's metadata: height and width are multiples of it
-_UNITS = (2, 3)  # height and width to trace with: both numbers differ, and none is 1
 _TOWERS = ("vision_tower", "vision_encoder")
 _PROJECTORS = ("multi_modal_projector", "vision_projection")
 _MASK = "generate_block_attention_mask"  # a function of the tower: keeps images apart
 
 
-class AnySizePart(ImagePart):
+class AnySizePart(FreeSizePart):
     """Pixels [1, channels, height, width] of one image to features, row by row."""
 
     kind = "any_size"
-    input_names = ("pixel_values",)
+    unit_name = "pixels_of_feature"
 
     def __init__(self, model: Any) -> None:
-        super().__init__(model)
+        config = model.config.vision_config
+        unit = int(config.patch_size) * int(model.config.spatial_merge_size)
+        super().__init__(model, int(config.num_channels), unit)
         owner = model.base_model
         self._tower = _one_of(owner, _TOWERS)
         self._projector = _one_of(owner, _PROJECTORS)
         self._layers = getattr(model.config, "vision_feature_layer", None)
-        config = model.config.vision_config
-        self._channels = int(config.num_channels)
-        self._unit = int(config.patch_size) * int(model.config.spatial_merge_size)
         self._functions = ReplacedFunctions()
         module = sys.modules[type(self._tower).__module__]
         if hasattr(module, _MASK):  # of one image, nothing is hidden
@@ -68,24 +66,9 @@ class AnySizePart(ImagePart):
         sizes = torch.tensor([pixels.shape[2:] for (pixels,) in images])
         return {"pixel_values": torch.cat([pixels for (pixels,) in images]), "image_sizes": sizes}
 
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        generator = torch.Generator().manual_seed(3)
-        size = [count * self._unit for count in _UNITS]
-        return (torch.randn(1, self._channels, *size, generator=generator),)
-
-    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
-        """Return the shape of input and output, with names for dynamic sizes."""
-        with torch.no_grad():
-            features = self(*self.example())
-        return {
-            "pixel_values": (1, self._channels, "height", "width"),
-            "image_features": ("features", features.shape[1]),
-        }
-
-    def metadata(self) -> dict[str, str]:
-        """Return what a runner has to know of the model."""
-        return {**super().metadata(), UNIT: str(self._unit)}
+    def _feature_count(self, features: torch.Tensor) -> str:
+        del features
+        return "features"
 
 
 def _one_of(owner: Any, names: tuple[str, ...]) -> Any:

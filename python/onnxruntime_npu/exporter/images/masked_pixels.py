@@ -13,26 +13,25 @@ from typing import Any
 import torch
 
 from ..replaced_functions import ReplacedFunctions
-from .part import ImagePart, own_features
+from .free_size import FreeSizePart
+from .part import own_features
 
-UNIT = "pixels_of_patch"  # of the file's metadata: height and width are multiples of it
-_PATCHES = (2, 3)  # rows and columns to trace with: both numbers differ, and none is 1
 _PADDING = 1  # patches below and beside the proof's image, which the model has to hide
 
 
-class MaskedPixelPart(ImagePart):
+class MaskedPixelPart(FreeSizePart):
     """Pixels [1, channels, height, width] of one image to features."""
 
     kind = "masked_pixels"
-    input_names = ("pixel_values",)
+    unit_name = "pixels_of_patch"
 
     def __init__(self, model: Any) -> None:
-        super().__init__(model)
         owner = model.base_model
+        embeddings = owner.vision_model.embeddings
+        super().__init__(
+            model, int(embeddings.patch_embedding.in_channels), int(embeddings.patch_size)
+        )
         self._tower, self._connector = owner.vision_model, owner.connector
-        embeddings = self._tower.embeddings
-        self._channels = int(embeddings.patch_embedding.in_channels)
-        self._patch = int(embeddings.patch_size)
         self._side = int(embeddings.num_patches_per_side)
         # As the model computes them: rounding decides between neighbours.
         step = 1 / self._side
@@ -81,28 +80,12 @@ class MaskedPixelPart(ImagePart):
     def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
         """Return images of one size as the model takes them: those of one row, and padded."""
         pixels = torch.cat([pixels for (pixels,) in images])[None]
-        padding = 0, _PADDING * self._patch, 0, _PADDING * self._patch
+        padding = 0, _PADDING * self._unit, 0, _PADDING * self._unit
         shown = torch.ones_like(pixels[:, :, 0], dtype=torch.int64)
         return {
             "pixel_values": torch.nn.functional.pad(pixels, padding),
             "pixel_attention_mask": torch.nn.functional.pad(shown, padding),
         }
 
-    def example(self) -> tuple[torch.Tensor, ...]:
-        """Return arguments to trace with."""
-        generator = torch.Generator().manual_seed(3)
-        size = [count * self._patch for count in _PATCHES]
-        return (torch.randn(1, self._channels, *size, generator=generator),)
-
-    def dimensions(self) -> dict[str, tuple[str | int, ...]]:
-        """Return the shape of input and output, with names for dynamic sizes."""
-        with torch.no_grad():
-            features = self(*self.example())
-        return {
-            "pixel_values": (1, self._channels, "height", "width"),
-            "image_features": tuple(features.shape),
-        }
-
-    def metadata(self) -> dict[str, str]:
-        """Return what a runner has to know of the model."""
-        return {**super().metadata(), UNIT: str(self._patch)}
+    def _feature_count(self, features: torch.Tensor) -> int:
+        return features.shape[0]  # of an image of any size

@@ -33,11 +33,8 @@ class OneSizePart(ImagePart):
         """Whether features need nothing but pixels."""
         taken = inspect.signature(own_features(model)).parameters.values()
         needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-        others = (
-            PatchPart,
-            PlacedPatchPart,
-            MaskedPixelPart,
-        )  # whose places of patches may have defaults
+        # Their places of patches, or which pixels are padding, may have defaults.
+        others = PatchPart, PlacedPatchPart, MaskedPixelPart
         return needed == ["pixel_values"] and not any(each.takes(model) for each in others)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
