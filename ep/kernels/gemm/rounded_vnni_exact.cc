@@ -19,6 +19,8 @@ int64_t FewestRows(int64_t group) { return std::clamp<int64_t>(group / 4, 8, 32)
 constexpr int64_t kBlockRows = 6;     // 12 sums and 12 totals of 32 registers
 constexpr int64_t kChunkQuads = 128;  // a third of the L1 cache, or one longer group
 
+int64_t PartsOf(int64_t rows) { return (rows - 1) / kBlockRows + 1; }
+
 // Bits behind the point of integers of 4 bits: with them a byte holds the sum of such an integer and an offset that is
 // a multiple of 1/8 near 0, as zero points are and the offsets of quantize_weights.
 template <int bits>
@@ -59,6 +61,7 @@ struct Chunk {
   const GroupColumns* columns;
   int64_t groups, group_quads, last_quads;  // the last group may be shorter
   bool begins, ends;                        // the panel
+  int64_t next_lines;  // of the chunk that follows, also in the next panel: prefetched with each part of the rows
 
   int64_t QuadsOf(int64_t g) const { return g + 1 == groups ? last_quads : group_quads; }
 };
@@ -76,10 +79,11 @@ void UnpackGroup(const uint8_t* stored, int64_t count, int8_t* quads, const Adde
   columns.begin[1] = _mm512_sub_epi32(_mm512_setzero_si512(), second);
 }
 
-// Multiplies kRows rows from row `row` of a sliver on; group `g` is the chunk's first. `tile`: their results.
+// Multiplies kRows rows from row `row` of a sliver on; group `g` is the chunk's first. `tile`: their results. What is
+// prefetched from `next` on is spread over the groups: more lines at once than the processor waits for would stall it.
 template <int kRows, bool kOffset>
 __attribute__((noinline)) void MultiplyRows(const Chunk& chunk, const RoundedRows& a, int64_t row, int64_t g,
-                                            float* tile) {
+                                            const uint8_t* next, float* tile) {
   __m512 total[kRows][2];
 #pragma GCC unroll 6
   for (int r = 0; r < kRows; ++r) {
@@ -90,7 +94,10 @@ __attribute__((noinline)) void MultiplyRows(const Chunk& chunk, const RoundedRow
   const int8_t* x = a.values + (g * chunk.group_quads * a.rows + row) * 4;
   const float* scales = a.scales + g * a.stride + row;
   const int32_t* row_sums = a.sums + g * a.stride + row;
+  const uint8_t* const next_end = next + chunk.next_lines * 64;
+  const int64_t next_step = (chunk.next_lines - 1) / chunk.groups + 1;
   for (int64_t i = 0; i < chunk.groups; ++i, scales += a.stride, row_sums += a.stride) {
+    for (int64_t j = next_step; j > 0 && next < next_end; --j, next += 64) __builtin_prefetch(next, 0, 2);
     const GroupColumns& columns = chunk.columns[i];
     __m512i sum[kRows][2];
 #pragma GCC unroll 6
@@ -130,15 +137,16 @@ __attribute__((noinline)) void MultiplyRows(const Chunk& chunk, const RoundedRow
 }
 
 template <bool kOffset>
-void MultiplySliver(const Chunk& chunk, const RoundedRows& a, int64_t g, float* tile) {
+void MultiplySliver(const Chunk& chunk, const RoundedRows& a, int64_t g, const uint8_t*& next, float* tile) {
   static constexpr decltype(&MultiplyRows<1, kOffset>) kFunctions[kBlockRows] = {
       &MultiplyRows<1, kOffset>, &MultiplyRows<2, kOffset>, &MultiplyRows<3, kOffset>,
       &MultiplyRows<4, kOffset>, &MultiplyRows<5, kOffset>, &MultiplyRows<6, kOffset>};
   // In parts of about the same size: one or two rows alone wait for their own sums.
-  const int64_t parts = (a.rows - 1) / kBlockRows + 1;
+  const int64_t parts = PartsOf(a.rows);
   for (int64_t part = 0, row = 0; part < parts; ++part) {
     const int64_t rows = (a.rows - row - 1) / (parts - part) + 1;
-    kFunctions[rows - 1](chunk, a, row, g, tile + row * kPanelColumns);
+    kFunctions[rows - 1](chunk, a, row, g, next, tile + row * kPanelColumns);
+    next += chunk.next_lines * 64;
     row += rows;
   }
 }
@@ -148,7 +156,11 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
                    float* tiles) {
   const RoundedRows first = block.Sliver(0);
   const int64_t depth_quads = (first.depth + 3) / 4, group_quads = std::min(first.group / 4, depth_quads);
-  const int64_t most_groups = std::min(first.groups, std::max<int64_t>(1, kChunkQuads / group_quads));
+  const int64_t fitting = std::max<int64_t>(1, kChunkQuads / group_quads);
+  // Chunks of about the same size: each loads and stores the totals.
+  const int64_t most_groups = (first.groups - 1) / ((first.groups - 1) / fitting + 1) + 1;
+  int64_t parts = 0;
+  for (int64_t s = 0; s < block.slivers(); ++s) parts += PartsOf(block.Sliver(s).rows);
   const int64_t quad_bytes = most_groups * group_quads * kUnpackedQuadBytes;
   auto* const quads =
       static_cast<int8_t*>(memory.Reserve(quad_bytes + most_groups * static_cast<int64_t>(sizeof(GroupColumns))));
@@ -157,8 +169,14 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
     const int64_t groups = std::min(most_groups, first.groups - g0), begin = g0 * group_quads;
     const int64_t chunk_quads = std::min(depth_quads - begin, groups * group_quads);
     const int64_t last_quads = chunk_quads - (groups - 1) * group_quads;
-    const Chunk chunk{
-        quads, columns, groups, group_quads, last_quads, /*begins=*/g0 == 0, /*ends=*/g0 + groups == first.groups};
+    const Chunk chunk{quads,
+                      columns,
+                      groups,
+                      group_quads,
+                      last_quads,
+                      /*begins=*/g0 == 0,
+                      /*ends=*/g0 + groups == first.groups,
+                      (chunk_quads * kQuadBytes<bits> / 64 - 1) / parts + 1};
     // Such offsets are added to the integers once, instead of multiplied with the sums of each row.
     bool adds_offsets = bits == 4 && scales.offset && first.group <= kLongestExactGroup;
     for (int64_t g = 0; g < groups; ++g) {
@@ -172,13 +190,9 @@ void MultiplyBlock(const RowRounding& block, const uint8_t* stored, const PanelS
                         added, columns[g]);
     }
     const auto multiply = scales.offset && !adds_offsets ? &MultiplySliver<true> : &MultiplySliver<false>;
-    // The next chunk follows, also that of the next panel.
     const uint8_t* next = stored + (begin + chunk_quads) * kQuadBytes<bits>;
-    const int64_t share = chunk_quads * kQuadBytes<bits> / block.slivers();
-    for (int64_t s = 0; s < block.slivers(); ++s) {
-      for (int64_t i = 0; i < share; i += 64) __builtin_prefetch(next + s * share + i, 0, 2);
-      multiply(chunk, block.Sliver(s), g0, tiles + s * kUnsignedRows.rows * kPanelColumns);
-    }
+    for (int64_t s = 0; s < block.slivers(); ++s)
+      multiply(chunk, block.Sliver(s), g0, next, tiles + s * kUnsignedRows.rows * kPanelColumns);
   }
 }
 
