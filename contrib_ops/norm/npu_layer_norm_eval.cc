@@ -33,18 +33,17 @@ class LayerNormEvalKernel final : public Kernel {
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {
       using T = decltype(tag);
-      ctx.Launch(kOp,
-                 [in = x.as<T>(), gamma = weight.as<T>(), beta = bias.as<T>(), out = y.as<T>(), rows, n, eps = eps_] {
-                   ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
-                     InRow<T> wide(n), wide_gamma(n), wide_beta(n);
-                     const float *scale = wide_gamma.Load(gamma), *shift = wide_beta.Load(beta);
-                     for (int64_t row = begin; row < end; ++row) {
-                       const float* x = wide.Load(in + row * n);
-                       const auto load = [x](int64_t at, int64_t /*count*/) { return x + at; };
-                       NormalizeRow(n, RowMoments(n, eps, load), load, scale, shift, out + row * n);
-                     }
-                   });
-                 });
+      ctx.Launch(kOp, [in = x.as<T>(), gamma = weight.as<T>(), beta = bias.as<T>(), out = y.as<T>(), rows, n,
+                       eps = eps_] {
+        ParallelFor(rows, RowGrain(n), [&](int64_t begin, int64_t end) {
+          // Converted a block at a time, thrice: rows of floats would not stay in the L1 cache.
+          InBlock<T> block;
+          for (int64_t row = begin; row < end; ++row) {
+            const auto load = [&, x = in + row * n](int64_t at, int64_t count) { return block.Load(x + at, count); };
+            NormalizeRow(n, RowMoments(n, eps, load), load, gamma, beta, out + row * n);
+          }
+        });
+      });
     });
   }
 

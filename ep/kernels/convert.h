@@ -59,6 +59,18 @@ inline uint16_t FloatToBFloat16(float value) {
   return static_cast<uint16_t>((bits & 0x7fffffffu) > 0x7f800000u ? nan : rounded);
 }
 
+#if defined(__AVX512F__)
+// The same of 16 floats, in half of the instructions that the compiler makes of a loop.
+inline __m256i FloatsToBFloat16(__m512 values) {
+  const __m512i bits = _mm512_castps_si512(values), up = _mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff));
+  const __mmask16 odd = _mm512_test_epi32_mask(bits, _mm512_set1_epi32(0x10000));
+  const __mmask16 nan = _mm512_cmp_ps_mask(values, values, _CMP_UNORD_Q);
+  const __m512i rounded = _mm512_mask_add_epi32(up, odd, up, _mm512_set1_epi32(1));
+  return _mm512_cvtepi32_epi16(
+      _mm512_srli_epi32(_mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x400000)), 16));
+}
+#endif
+
 }  // namespace internal
 
 // dst[i] = src[i] as float. Source and destination do not overlap.
@@ -105,7 +117,12 @@ inline void FromFloat(const float* __restrict src, Float16* __restrict dst, int6
 }
 
 inline void FromFloat(const float* __restrict src, BFloat16* __restrict dst, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) dst[i].bits = internal::FloatToBFloat16(src[i]);
+  int64_t i = 0;
+#if defined(__AVX512F__)
+  for (; i + 16 <= n; i += 16)
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(dst + i), internal::FloatsToBFloat16(_mm512_loadu_ps(src + i)));
+#endif
+  for (; i < n; ++i) dst[i].bits = internal::FloatToBFloat16(src[i]);
 }
 
 // In blocks: rows of a tile are so short that a call of memmove would take most of the time.

@@ -46,12 +46,25 @@ NPU_SIMD_INLINE void Store(float* p, Vec v) { std::memcpy(p, &v, sizeof v); }
 NPU_SIMD_INLINE Vec Broadcast(float x) { return x - Vec{}; }
 NPU_SIMD_INLINE IntVec Broadcast(int32_t x) { return IntVec{} + x; }
 
+// Halves are added to each other until one lane is left.
 NPU_SIMD_INLINE float SumOfLanes(Vec v) {
+#if defined(__AVX2__)
+#if defined(__AVX512F__)
+  const __m256 upper = _mm256_castpd_ps(_mm512_extractf64x4_pd(_mm512_castps_pd(v), 1));
+  const __m256 eight = _mm512_castps512_ps256(v) + upper;
+#else
+  const __m256 eight = v;
+#endif
+  const __m128 four = _mm256_castps256_ps128(eight) + _mm256_extractf128_ps(eight, 1);
+  const __m128 two = four + _mm_movehl_ps(four, four);
+  return two[0] + two[1];
+#else
   float lanes[kLanes];
   Store(lanes, v);
   for (int half = kLanes / 2; half > 0; half /= 2)
     for (int i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   return lanes[0];
+#endif
 }
 
 // kLanes elements as floats.

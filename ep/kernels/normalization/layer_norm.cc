@@ -3,11 +3,13 @@
 // to X.
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/row_sum.h"
 
 namespace npu {
 namespace {
@@ -31,18 +33,20 @@ const ComputeType<T>* LoadRow(const T* x, int64_t step, ComputeType<T>* buffer, 
 
 // The sum of (x - shift)² or of x - shift, in C within a block and in double across blocks.
 template <bool squares, class T>
-double SumOf(const T* x, ComputeType<T> shift, int64_t n) {
+double CentredSum(const T* x, ComputeType<T> shift, int64_t n) {
   double total = 0.0;
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
     ComputeType<T> buffer[kRowBlock];
     const ComputeType<T>* values = LoadRow(x + begin, 1, buffer, count);
-    ComputeType<T> sum = 0;
+    if constexpr (std::is_same_v<ComputeType<T>, float>) {
+      total += SumOf(values, count, [shift](auto v) { return squares ? (v - shift) * (v - shift) : v - shift; });
+    } else {
+      double sum = 0.0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < count; ++i) {
-      const auto centred = values[i] - shift;
-      sum += squares ? centred * centred : centred;
+      for (int64_t i = 0; i < count; ++i)
+        sum += squares ? (values[i] - shift) * (values[i] - shift) : values[i] - shift;
+      total += sum;
     }
-    total += static_cast<double>(sum);
   });
   return total;
 }
@@ -63,8 +67,8 @@ struct NormTask {
   void Row(int64_t row) const {
     using C = ComputeType<T>;
     const T* from = x + row * n;
-    const C centre_of = centre ? static_cast<C>(SumOf<false>(from, C{0}, n) / static_cast<double>(n)) : C{0};
-    const double variance = SumOf<true>(from, centre_of, n) / static_cast<double>(n);
+    const C centre_of = centre ? static_cast<C>(CentredSum<false>(from, C{0}, n) / static_cast<double>(n)) : C{0};
+    const double variance = CentredSum<true>(from, centre_of, n) / static_cast<double>(n);
     const C factor = static_cast<C>(1.0 / std::sqrt(variance + epsilon));
     if (mean != nullptr) mean[row] = static_cast<float>(centre_of);
     if (inverse != nullptr) inverse[row] = static_cast<float>(factor);
