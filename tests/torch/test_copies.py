@@ -260,3 +260,13 @@ def test_bad_devices_are_refused():
         torch.zeros(1, device=f"npu:{count}")
     with pytest.raises(RuntimeError):
         torch.zeros(2, device="npu").copy_(torch.zeros(3))
+
+
+@pytest.mark.parametrize("length", [None, 1, 17, 31])
+def test_floats_round_to_bfloat16_as_on_the_cpu(length):
+    """Each upper half with lower halves below, on and above the tie: numbers of every size, NaN."""
+    upper = torch.arange(1 << 16, dtype=torch.int32) << 16
+    lower = torch.tensor([0, 1, 0x7FFF, 0x8000, 0x8001], dtype=torch.int32)
+    floats = (upper[:, None] | lower).flatten().view(torch.float32)[:length]
+    expected, got = floats.bfloat16(), floats.npu().bfloat16().cpu()
+    torch.testing.assert_close(got, expected, rtol=0, atol=0, equal_nan=True)
