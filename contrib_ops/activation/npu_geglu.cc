@@ -3,6 +3,7 @@
 
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/activation/gated.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -17,14 +18,14 @@ class GegluKernel final : public Kernel {
   explicit GegluKernel(const KernelInfo& info)
       : dim_(info.attributes.Int("dim")), activate_left_(info.attributes.Bool("activate_left")) {
     const int64_t approximate = info.attributes.Int("approximate");
-    NPU_CHECK(approximate == 0 || approximate == 1, "[", kOp, "] expected approximate 0 (erf) or 1 (tanh), got ",
-              approximate);
+    NPU_OP_CHECK(kOp, approximate == 0 || approximate == 1, "expected approximate 0 (erf) or 1 (tanh), got ",
+                 approximate);
     tanh_ = approximate == 1;
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor self");
+    NPU_OP_CHECK(kOp, x, "expected the tensor self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
     const TensorView y = ctx.Output(Out::y, x.dtype, halves.result);
     const TensorView gelu = ctx.Output(Out::gelu, x.dtype, halves.result);

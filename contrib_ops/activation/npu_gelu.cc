@@ -1,6 +1,7 @@
 // npu_gelu(self; approximate) -> y. The semantics are in npu_gelu.py.
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/activation/pointwise.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -11,8 +12,8 @@ class GeluKernel final : public Kernel {
  public:
   explicit GeluKernel(const KernelInfo& info) {
     const std::string approximate = info.attributes.String("approximate");
-    NPU_CHECK(approximate == "none" || approximate == "tanh", "[", kOp,
-              "] expected approximate 'none' or 'tanh', got '", approximate, "'");
+    NPU_OP_CHECK(kOp, approximate == "none" || approximate == "tanh", "expected approximate 'none' or 'tanh', got '",
+                 approximate, "'");
     tanh_ = approximate == "tanh";
   }
 

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/activation/gated.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -18,7 +19,7 @@ class SwigluKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor self");
+    NPU_OP_CHECK(kOp, x, "expected the tensor self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
     const TensorView y = ctx.Output(Out::y, x.dtype, halves.result);
     if (y.elements() == 0) return;

@@ -2,6 +2,7 @@
 #include "contrib_ops/activation/npu_swiglu_backward.h"
 
 #include "ep/kernels/activation/gated.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -18,10 +19,10 @@ class SwigluBackwardKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView dy = ctx.Input(In::grad_output), x = ctx.Input(In::self);
-    NPU_CHECK(dy && x, "[", kOp, "] expected the tensors grad_output and self");
+    NPU_OP_CHECK(kOp, dy && x, "expected the tensors grad_output and self");
     const Halves halves = SplitHalves(kOp, x.shape, dim_);
-    NPU_CHECK(dy.shape == halves.result && dy.dtype == x.dtype, "[", kOp, "] expected grad_output ", NameOf(x.dtype),
-              " ", halves.result, ", got ", NameOf(dy.dtype), " ", dy.shape);
+    NPU_OP_CHECK(kOp, dy.shape == halves.result && dy.dtype == x.dtype, "expected grad_output ", NameOf(x.dtype), " ",
+                 halves.result, ", got ", NameOf(dy.dtype), " ", dy.shape);
     const TensorView dx = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -44,8 +45,8 @@ struct Task {
   void CheckPosition(int64_t position) const {
     constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
     const int64_t limit = blocks > kMost / block_size ? kMost : blocks * block_size;
-    NPU_CHECK(position >= 0 && position < limit, "[", kOp, "] expected positions in [0, ", limit,
-              "), the blocks of block_tables, got ", position);
+    NPU_OP_CHECK(kOp, position >= 0 && position < limit, "expected positions in [0, ", limit,
+                 "), the blocks of block_tables, got ", position);
   }
 
   int64_t Moved(int64_t token) const {
@@ -95,10 +96,9 @@ class AdvanceStepKernel final : public Kernel {
       : seqs_(info.attributes.Int("num_seqs")),
         queries_(info.attributes.Int("num_queries")),
         block_size_(info.attributes.Int("block_size")) {
-    NPU_CHECK(seqs_ > 0, "[", kOp, "] expected num_seqs > 0, got ", seqs_);
-    NPU_CHECK(queries_ > 0 && queries_ <= seqs_, "[", kOp, "] expected num_queries in [1, ", seqs_, "], got ",
-              queries_);
-    NPU_CHECK(block_size_ > 0, "[", kOp, "] expected block_size > 0, got ", block_size_);
+    NPU_OP_CHECK(kOp, seqs_ > 0, "expected num_seqs > 0, got ", seqs_);
+    NPU_OP_CHECK(kOp, queries_ > 0 && queries_ <= seqs_, "expected num_queries in [1, ", seqs_, "], got ", queries_);
+    NPU_OP_CHECK(kOp, block_size_ > 0, "expected block_size > 0, got ", block_size_);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -106,10 +106,10 @@ class AdvanceStepKernel final : public Kernel {
                      positions = ctx.Input(In::input_positions), lengths = ctx.Input(In::seq_lens);
     const TensorView slots = ctx.Input(In::slot_mapping), tables = ctx.Input(In::block_tables),
                      spec = ctx.Input(In::spec_token), accepted = ctx.Input(In::accepted_num);
-    NPU_CHECK(static_cast<bool>(spec) == static_cast<bool>(accepted), "[", kOp,
-              "] expected spec_token and accepted_num both or neither");
-    NPU_CHECK(!spec || (spec.shape.rank() == 2 && spec.shape[0] == seqs_), "[", kOp, "] expected spec_token of shape [",
-              seqs_, ", k], got ", spec.shape);
+    NPU_OP_CHECK(kOp, static_cast<bool>(spec) == static_cast<bool>(accepted),
+                 "expected spec_token and accepted_num both or neither");
+    NPU_OP_CHECK(kOp, !spec || (spec.shape.rank() == 2 && spec.shape[0] == seqs_), "expected spec_token of shape [",
+                 seqs_, ", k], got ", spec.shape);
     const int64_t per_seq = spec ? spec.shape[1] + 1 : 1;
     const Shape shape{Shape{seqs_, per_seq}.Elements()};
     Expect("input_tokens", tokens, shape);
@@ -118,9 +118,10 @@ class AdvanceStepKernel final : public Kernel {
     Expect("slot_mapping", slots, shape);
     Expect("sampled_token_ids", sampled, Shape{spec ? seqs_ : queries_, per_seq});
     if (accepted) Expect("accepted_num", accepted, Shape{seqs_});
-    NPU_CHECK(
+    NPU_OP_CHECK(
+        kOp,
         tables.dtype == DType::kInt64 && tables.shape.rank() == 2 && tables.shape[0] == seqs_ && tables.shape[1] > 0,
-        "[", kOp, "] expected block_tables of shape [", seqs_, ", blocks], got ", tables.shape);
+        "expected block_tables of shape [", seqs_, ", blocks], got ", tables.shape);
 
     const auto output = [&](size_t i) { return ctx.Output(i, DType::kInt64, shape).as<int64_t>(); };
     Task task{sampled.as<int64_t>(),
@@ -144,8 +145,8 @@ class AdvanceStepKernel final : public Kernel {
 
  private:
   static void Expect(const char* name, const TensorView& t, const Shape& shape) {
-    NPU_CHECK(t && t.dtype == DType::kInt64 && t.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape,
-              ", got ", t.shape);
+    NPU_OP_CHECK(kOp, t && t.dtype == DType::kInt64 && t.shape == shape, "expected ", name, " of shape ", shape,
+                 ", got ", t.shape);
   }
 
   int64_t seqs_, queries_, block_size_;

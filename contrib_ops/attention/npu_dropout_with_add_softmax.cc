@@ -6,6 +6,7 @@
 
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/dropout_mask.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
@@ -25,18 +26,17 @@ class DropoutWithAddSoftmaxKernel final : public Kernel {
         prob_(static_cast<float>(info.attributes.Float("prob"))),
         dim_(info.attributes.Int("dim")),
         seed_(static_cast<uint64_t>(info.attributes.Int("seed"))) {
-    NPU_CHECK(prob_ >= 0.0f && prob_ < 1.0f, "[", kOp, "] expected prob in [0, 1), got ", prob_);
+    NPU_OP_CHECK(kOp, prob_ >= 0.0f && prob_ < 1.0f, "expected prob in [0, 1), got ", prob_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self), x1 = ctx.Input(In::x1);
-    NPU_CHECK(x && x1, "[", kOp, "] expected the tensors self and x1");
-    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
-    NPU_CHECK(dim_ == -1 || dim_ == x.shape.rank() - 1, "[", kOp, "] expected dim of the last axis, -1, got ", dim_);
-    NPU_CHECK(x.dtype == x1.dtype, "[", kOp, "] expected x1 of self's dtype ", NameOf(x.dtype), ", got ",
-              NameOf(x1.dtype));
-    NPU_CHECK(BroadcastRows::Fits(x1.shape, x.shape), "[", kOp, "] expected x1 that broadcasts to self of shape ",
-              x.shape, ", got ", x1.shape);
+    NPU_OP_CHECK(kOp, x && x1, "expected the tensors self and x1");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1, "expected self of rank >= 1, got a scalar");
+    NPU_OP_CHECK(kOp, dim_ == -1 || dim_ == x.shape.rank() - 1, "expected dim of the last axis, -1, got ", dim_);
+    NPU_OP_CHECK(kOp, x.dtype == x1.dtype, "expected x1 of self's dtype ", NameOf(x.dtype), ", got ", NameOf(x1.dtype));
+    NPU_OP_CHECK(kOp, BroadcastRows::Fits(x1.shape, x.shape), "expected x1 that broadcasts to self of shape ", x.shape,
+                 ", got ", x1.shape);
 
     const int64_t units = DropoutUnits(x.elements());
     const TensorView mask = ctx.Output(Out::mask, DType::kUInt8, Shape{units * kDropoutUnitBytes});

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/attention/core/launch.h"
 #include "ep/kernels/attention/training/training.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -48,9 +49,9 @@ class FusionAttentionKernel final : public Kernel {
     if (!bits && training_.keep_prob() == 1.0) return {};
     if (!bits && seed_ == 0) return {training_.keep_prob(), DrawSeed(ctx.stream()), offset_};
     if (!bits) return {training_.keep_prob(), DrawnPosition({seed_, offset_})};
-    NPU_CHECK(bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8, "[", kOp,
-              "] expected dropout_mask uint8 with a bit for each of ", weights, " weights, got ", NameOf(bits.dtype),
-              " ", bits.shape);
+    NPU_OP_CHECK(kOp, bits.dtype == DType::kUInt8 && bits.elements() >= (weights + 7) / 8,
+                 "expected dropout_mask uint8 with a bit for each of ", weights, " weights, got ", NameOf(bits.dtype),
+                 " ", bits.shape);
     return {training_.keep_prob(), bits.as<const uint8_t>()};
   }
 

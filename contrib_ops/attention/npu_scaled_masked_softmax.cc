@@ -3,6 +3,7 @@
 
 #include "ep/kernels/broadcast_rows.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -27,15 +28,15 @@ class ScaledMaskedSoftmaxKernel final : public Kernel {
  public:
   explicit ScaledMaskedSoftmaxKernel(const KernelInfo& info)
       : scale_(static_cast<float>(info.attributes.Float("scale"))) {
-    NPU_CHECK(!info.attributes.Bool("fixed_triu_mask"), "[", kOp, "] expected fixed_triu_mask False, got True");
+    NPU_OP_CHECK(kOp, !info.attributes.Bool("fixed_triu_mask"), "expected fixed_triu_mask False, got True");
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), mask = ctx.Input(In::mask);
-    NPU_CHECK(x && mask, "[", kOp, "] expected the tensors x and mask");
-    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected x of rank >= 1, got a scalar");
-    NPU_CHECK(BroadcastRows::Fits(mask.shape, x.shape), "[", kOp, "] expected a mask that broadcasts to x of shape ",
-              x.shape, ", got ", mask.shape);
+    NPU_OP_CHECK(kOp, x && mask, "expected the tensors x and mask");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1, "expected x of rank >= 1, got a scalar");
+    NPU_OP_CHECK(kOp, BroadcastRows::Fits(mask.shape, x.shape), "expected a mask that broadcasts to x of shape ",
+                 x.shape, ", got ", mask.shape);
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (!y || x.elements() == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto type) { LaunchRows<decltype(type)>(ctx, x, mask, y); });

@@ -11,6 +11,7 @@
 #include "ep/kernels/communication/sums.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scale_values.h"
 
 namespace npu {
@@ -45,15 +46,15 @@ class AllReduceKernel final : public Kernel {
       : left_(info.input_dtypes.empty() ? DType::kUndefined : info.input_dtypes[In::x1]),
         group_length_(info.attributes.Int("antiquant_group_size")) {
     const std::string reduction = info.attributes.String("reduce_op");
-    NPU_CHECK(reduction == "sum", "[", kOp, "] expected reduce_op 'sum', got '", Printable(reduction), "'");
+    NPU_OP_CHECK(kOp, reduction == "sum", "expected reduce_op 'sum', got '", Printable(reduction), "'");
     CheckUnused(kOp, info.attributes, "comm_turn", 0);
     const Shape sizes(info.attributes.Ints("group_sizes"));
-    NPU_CHECK(sizes.rank() == 0, "[", kOp, "] expected group_sizes of None on this device, got ", sizes);
+    NPU_OP_CHECK(kOp, sizes.rank() == 0, "expected group_sizes of None on this device, got ", sizes);
     for (const char* name : {"y_dtype", "x1_dtype", "x2_dtype", "dequant_scale_dtype", "pertoken_scale_dtype"})
       CheckAbsent(kOp, info.attributes, name);
     CheckUnused(kOp, info.attributes, "comm_quant_mode", 0);
-    NPU_CHECK(group_length_ >= 0 && group_length_ <= INT32_MAX, "[", kOp,
-              "] expected antiquant_group_size from 0 to 2147483647, got ", group_length_);
+    NPU_OP_CHECK(kOp, group_length_ >= 0 && group_length_ <= INT32_MAX,
+                 "expected antiquant_group_size from 0 to 2147483647, got ", group_length_);
     ranks_ = RankGroup(kOp, info, "hcom", nullptr);
   }
 
@@ -122,8 +123,9 @@ class AllReduceKernel final : public Kernel {
     t.x1 = ctx.Input(In::x1);
     t.x2 = weight_.Of(ctx, In::x2);
     const int axes = t.x1.shape.rank();
-    NPU_CHECK(t.x1 && t.x2 && axes >= 2 && axes <= 3 && t.x2.shape.rank() == 2 && t.x1.shape.back() == t.x2.shape[0],
-              "[", kOp, "] expected x1 [.., M, K] and x2 [K, N], got ", t.x1.shape, " and ", t.x2.shape);
+    NPU_OP_CHECK(kOp,
+                 t.x1 && t.x2 && axes >= 2 && axes <= 3 && t.x2.shape.rank() == 2 && t.x1.shape.back() == t.x2.shape[0],
+                 "expected x1 [.., M, K] and x2 [K, N], got ", t.x1.shape, " and ", t.x2.shape);
     t.scheme = SchemeOf(t.x1.dtype, t.x2.dtype);
     t.bias = ctx.Input(In::bias);
     t.scale = Taken(ctx, In::antiquant_scale, "antiquant_scale", t.scheme, Scheme::kWeightOnly, true);
@@ -133,14 +135,14 @@ class AllReduceKernel final : public Kernel {
     t.tokens = Taken(ctx, In::pertoken_scale, "pertoken_scale", t.scheme, Scheme::kInt8, false);
     CheckScales(t);
     const DType bias_type = t.scheme == Scheme::kInt8 ? DType::kInt32 : t.x1.dtype;
-    NPU_CHECK(!t.bias || (t.bias.shape == Shape{t.n()} && t.bias.dtype == bias_type), "[", kOp, "] expected bias ",
-              NameOf(bias_type), " [", t.n(), "], got ", NameOf(t.bias.dtype), " ", t.bias.shape);
-    NPU_CHECK(!t.x3 || (t.x3.shape == t.shape() && t.x3.dtype == t.result()), "[", kOp, "] expected x3 like y, ",
-              NameOf(t.result()), " ", t.shape(), ", got ", NameOf(t.x3.dtype), " ", t.x3.shape);
+    NPU_OP_CHECK(kOp, !t.bias || (t.bias.shape == Shape{t.n()} && t.bias.dtype == bias_type), "expected bias ",
+                 NameOf(bias_type), " [", t.n(), "], got ", NameOf(t.bias.dtype), " ", t.bias.shape);
+    NPU_OP_CHECK(kOp, !t.x3 || (t.x3.shape == t.shape() && t.x3.dtype == t.result()), "expected x3 like y, ",
+                 NameOf(t.result()), " ", t.shape(), ", got ", NameOf(t.x3.dtype), " ", t.x3.shape);
     t.sent_scale = ctx.Input(In::comm_quant_scale_1);
     t.sum_scale = ctx.Input(In::comm_quant_scale_2);
-    NPU_CHECK(t.sent_scale.present == t.sum_scale.present, "[", kOp,
-              "] expected comm_quant_scale_1 and comm_quant_scale_2 together, got one of them");
+    NPU_OP_CHECK(kOp, t.sent_scale.present == t.sum_scale.present,
+                 "expected comm_quant_scale_1 and comm_quant_scale_2 together, got one of them");
     CheckTransferScale("comm_quant_scale_1", t.sent_scale, t);
     CheckTransferScale("comm_quant_scale_2", t.sum_scale, t);
     return t;
@@ -148,18 +150,18 @@ class AllReduceKernel final : public Kernel {
 
   static void CheckTransferScale(const char* name, const TensorView& scale, const Tensors& t) {
     const bool fits = scale.shape == Shape{t.n()} || scale.shape == Shape({1, t.n()});
-    NPU_CHECK(!scale || (fits && scale.dtype == t.result()), "[", kOp, "] expected ", name, " of y's dtype ",
-              NameOf(t.result()), " and shape [", t.n(), "] or [1, ", t.n(), "], got ", NameOf(scale.dtype), " ",
-              scale.shape);
+    NPU_OP_CHECK(kOp, !scale || (fits && scale.dtype == t.result()), "expected ", name, " of y's dtype ",
+                 NameOf(t.result()), " and shape [", t.n(), "] or [1, ", t.n(), "], got ", NameOf(scale.dtype), " ",
+                 scale.shape);
   }
 
   static Scheme SchemeOf(DType x1, DType x2) {
     if (x1 == DType::kInt8) {
-      NPU_CHECK(x2 == DType::kInt8, "[", kOp, "] expected x2 of int8 with x1 of int8, got ", NameOf(x2));
+      NPU_OP_CHECK(kOp, x2 == DType::kInt8, "expected x2 of int8 with x1 of int8, got ", NameOf(x2));
       return Scheme::kInt8;
     }
     if (x2 == DType::kInt8) return Scheme::kWeightOnly;
-    NPU_CHECK(x1 == x2, "[", kOp, "] expected x2 of x1's dtype ", NameOf(x1), " or int8, got ", NameOf(x2));
+    NPU_OP_CHECK(kOp, x1 == x2, "expected x2 of x1's dtype ", NameOf(x1), " or int8, got ", NameOf(x2));
     return Scheme::kFloat;
   }
 
@@ -178,30 +180,30 @@ class AllReduceKernel final : public Kernel {
   // An input that one scheme takes, or needs.
   static TensorView Taken(OpContext& ctx, size_t input, const char* name, Scheme scheme, Scheme taker, bool needed) {
     const TensorView view = ctx.Input(input);
-    NPU_CHECK(!view || scheme == taker, "[", kOp, "] expected no ", name, " with ", Title(scheme), ", got one");
-    NPU_CHECK(view || scheme != taker || !needed, "[", kOp, "] expected ", name, " with ", Title(scheme), ", got none");
+    NPU_OP_CHECK(kOp, !view || scheme == taker, "expected no ", name, " with ", Title(scheme), ", got one");
+    NPU_OP_CHECK(kOp, view || scheme != taker || !needed, "expected ", name, " with ", Title(scheme), ", got none");
     return view;
   }
 
   void CheckScales(const Tensors& t) const {
     if (t.scheme == Scheme::kInt8) {
       CheckPerColumn(kOp, "dequant_scale", t.dequant_scale, t.n());
-      NPU_CHECK(!t.tokens || t.tokens.shape == Shape{t.rows()}, "[", kOp, "] expected pertoken_scale of shape [",
-                t.rows(), "], got ", t.tokens.shape);
+      NPU_OP_CHECK(kOp, !t.tokens || t.tokens.shape == Shape{t.rows()}, "expected pertoken_scale of shape [", t.rows(),
+                   "], got ", t.tokens.shape);
     }
     if (t.scheme != Scheme::kWeightOnly) return;
     if (group_length_ == 0) {
       CheckPerColumn(kOp, "antiquant_scale", t.scale, t.n());
     } else {
       const int64_t k = t.x2.shape[0], groups = k == 0 ? 0 : (k - 1) / group_length_ + 1;
-      NPU_CHECK(t.scale.shape == Shape({groups, t.n()}), "[", kOp, "] expected antiquant_scale of shape [", groups,
-                ", ", t.n(), "], groups of ", group_length_, " rows, got ", t.scale.shape);
+      NPU_OP_CHECK(kOp, t.scale.shape == Shape({groups, t.n()}), "expected antiquant_scale of shape [", groups, ", ",
+                   t.n(), "], groups of ", group_length_, " rows, got ", t.scale.shape);
     }
-    NPU_CHECK(t.scale.dtype == t.x1.dtype, "[", kOp, "] expected antiquant_scale of x1's dtype ", NameOf(t.x1.dtype),
-              ", got ", NameOf(t.scale.dtype));
-    NPU_CHECK(!t.offset || (t.offset.shape == t.scale.shape && t.offset.dtype == t.scale.dtype), "[", kOp,
-              "] expected antiquant_offset like antiquant_scale, ", NameOf(t.scale.dtype), " ", t.scale.shape, ", got ",
-              NameOf(t.offset.dtype), " ", t.offset.shape);
+    NPU_OP_CHECK(kOp, t.scale.dtype == t.x1.dtype, "expected antiquant_scale of x1's dtype ", NameOf(t.x1.dtype),
+                 ", got ", NameOf(t.scale.dtype));
+    NPU_OP_CHECK(kOp, !t.offset || (t.offset.shape == t.scale.shape && t.offset.dtype == t.scale.dtype),
+                 "expected antiquant_offset like antiquant_scale, ", NameOf(t.scale.dtype), " ", t.scale.shape,
+                 ", got ", NameOf(t.offset.dtype), " ", t.offset.shape);
   }
 
   static void AddTerms(const TensorView& bias, const TensorView& x3, float* sum) {

@@ -9,6 +9,7 @@
 #include "ep/kernels/communication/rank_group.h"
 #include "ep/kernels/communication/scaled_product.h"
 #include "ep/kernels/communication/sums.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -22,7 +23,7 @@ class ReduceScatterKernel final : public Kernel {
  public:
   explicit ReduceScatterKernel(const KernelInfo& info) : node_(kOp, info) {
     const std::string reduction = info.attributes.String("reduce_op");
-    NPU_CHECK(reduction == "sum", "[", kOp, "] expected reduce_op 'sum', got '", Printable(reduction), "'");
+    NPU_OP_CHECK(kOp, reduction == "sum", "expected reduce_op 'sum', got '", Printable(reduction), "'");
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -33,8 +34,8 @@ class ReduceScatterKernel final : public Kernel {
     const std::shared_ptr<Communicator> group = node_.FindGroup(ctx);
     const int64_t ranks = RanksOf(group);
     const ScaledOperands given = node_.Operands(ctx, group, [&](const ScaledOperands& operands) {
-      NPU_CHECK(operands.m() % ranks == 0, "[", kOp, "] expected a number of rows that ", ranks, " ranks divide, got ",
-                operands.m());
+      NPU_OP_CHECK(kOp, operands.m() % ranks == 0, "expected a number of rows that ", ranks, " ranks divide, got ",
+                   operands.m());
     });
     const TensorView y = ctx.Output(Out::y, given.result, Shape{given.m() / ranks, given.n()});
     if (!y || (y.elements() == 0 && ranks == 1)) return;

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/convolution/deformable.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -79,14 +80,13 @@ class DeformableConv2dKernel final : public Kernel {
   static void CheckNumbers(const char* name, const std::vector<int64_t>& numbers, size_t length, int64_t least) {
     bool fits = numbers.size() == length;
     for (const int64_t n : numbers) fits &= n >= least && n <= std::numeric_limits<int32_t>::max();
-    NPU_CHECK(fits, "[", kOp, "] expected ", name, " of ", length, " int32 numbers >= ", least, ", got ",
-              Shape(numbers));
+    NPU_OP_CHECK(kOp, fits, "expected ", name, " of ", length, " int32 numbers >= ", least, ", got ", Shape(numbers));
   }
 
   DeformableSizes Check(const TensorView& x, const TensorView& w, const TensorView& offset,
                         const TensorView& bias) const {
     const auto check_rank = [](const char* name, const TensorView& view) {
-      NPU_CHECK(view && view.shape.rank() == 4, "[", kOp, "] expected ", name, " of rank 4, got ", view.shape);
+      NPU_OP_CHECK(kOp, view && view.shape.rank() == 4, "expected ", name, " of rank 4, got ", view.shape);
     };
     check_rank("input", x);
     check_rank("weight", w);
@@ -95,26 +95,27 @@ class DeformableConv2dKernel final : public Kernel {
     CheckNumbers("stride", stride_, 4, 1);
     CheckNumbers("padding", padding_, 4, 0);
     CheckNumbers("dilation", dilation_, 4, 1);
-    NPU_CHECK(modulated_, "[", kOp, "] expected modulated True, got False");
+    NPU_OP_CHECK(kOp, modulated_, "expected modulated True, got False");
     const int64_t channels = x.shape[1], kh = kernel_[0], kw = kernel_[1];
-    NPU_CHECK(groups_ > 0 && channels % groups_ == 0, "[", kOp, "] expected groups to divide the ", channels,
-              " channels, got ", groups_);
-    NPU_CHECK(sets_ > 0 && channels % sets_ == 0, "[", kOp, "] expected deformable_groups to divide the ", channels,
-              " channels, got ", sets_);
-    NPU_CHECK(w.shape[1] == channels / groups_ && w.shape[2] == kh && w.shape[3] == kw && w.shape[0] % groups_ == 0,
-              "[", kOp, "] expected weight [Co, ", channels / groups_, ", ", kh, ", ", kw,
-              "] with Co a multiple of groups ", groups_, ", got ", w.shape);
+    NPU_OP_CHECK(kOp, groups_ > 0 && channels % groups_ == 0, "expected groups to divide the ", channels,
+                 " channels, got ", groups_);
+    NPU_OP_CHECK(kOp, sets_ > 0 && channels % sets_ == 0, "expected deformable_groups to divide the ", channels,
+                 " channels, got ", sets_);
+    NPU_OP_CHECK(kOp,
+                 w.shape[1] == channels / groups_ && w.shape[2] == kh && w.shape[3] == kw && w.shape[0] % groups_ == 0,
+                 "expected weight [Co, ", channels / groups_, ", ", kh, ", ", kw, "] with Co a multiple of groups ",
+                 groups_, ", got ", w.shape);
     const int64_t height = ResultSize(x.shape[2] + padding_[0] + padding_[1], kh, dilation_[2], stride_[2]);
     const int64_t width = ResultSize(x.shape[3] + padding_[2] + padding_[3], kw, dilation_[3], stride_[3]);
-    NPU_CHECK(height > 0 && width > 0, "[", kOp, "] expected a kernel that fits the padded input, got a result of ",
-              height, " by ", width);
+    NPU_OP_CHECK(kOp, height > 0 && width > 0, "expected a kernel that fits the padded input, got a result of ", height,
+                 " by ", width);
     const Shape expected{x.shape[0], 3 * sets_ * kh * kw, height, width};
-    NPU_CHECK(offset.shape == expected, "[", kOp, "] expected offset of shape ", expected, ", got ", offset.shape);
-    NPU_CHECK(!bias || bias.shape == Shape{w.shape[0]}, "[", kOp, "] expected bias of shape ", Shape{w.shape[0]},
-              ", got ", bias.shape);
+    NPU_OP_CHECK(kOp, offset.shape == expected, "expected offset of shape ", expected, ", got ", offset.shape);
+    NPU_OP_CHECK(kOp, !bias || bias.shape == Shape{w.shape[0]}, "expected bias of shape ", Shape{w.shape[0]}, ", got ",
+                 bias.shape);
     const auto check_dtype = [&x](const char* name, const TensorView& view) {
-      NPU_CHECK(!view || view.dtype == x.dtype, "[", kOp, "] expected ", name, " of the dtype of input, ",
-                NameOf(x.dtype), ", got ", NameOf(view.dtype));
+      NPU_OP_CHECK(kOp, !view || view.dtype == x.dtype, "expected ", name, " of the dtype of input, ", NameOf(x.dtype),
+                   ", got ", NameOf(view.dtype));
     };
     check_dtype("weight", w);
     check_dtype("offset", offset);

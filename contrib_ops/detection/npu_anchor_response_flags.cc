@@ -7,6 +7,7 @@
 
 #include "ep/kernels/detection/extremes.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -21,7 +22,7 @@ constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
 void CheckTwo(const char* what, const std::vector<int64_t>& sizes) {
   bool fits = sizes.size() == 2;
   for (const int64_t size : sizes) fits &= size > 0 && size <= kMost;
-  NPU_CHECK(fits, "[", kOp, "] expected ", what, " of two positive int32 numbers, got ", Shape(sizes));
+  NPU_OP_CHECK(kOp, fits, "expected ", what, " of two positive int32 numbers, got ", Shape(sizes));
 }
 
 int64_t Cell(float low, float high, int64_t step, int64_t size) {
@@ -38,13 +39,13 @@ class AnchorResponseFlagsKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::self);
-    NPU_CHECK(boxes && boxes.shape.rank() == 2 && boxes.shape[1] == 4, "[", kOp,
-              "] expected self of shape [M, 4], got ", boxes.shape);
+    NPU_OP_CHECK(kOp, boxes && boxes.shape.rank() == 2 && boxes.shape[1] == 4, "expected self of shape [M, 4], got ",
+                 boxes.shape);
     CheckTwo("featmap_size", map_);
     CheckTwo("stride", stride_);
     const int64_t height = map_[0], width = map_[1], cells = height * width;
-    NPU_CHECK(anchors_ > 0 && anchors_ <= kMost / cells, "[", kOp, "] expected num_base_anchors > 0 and at most ",
-              kMost, " flags, got ", anchors_, " for each of ", cells, " cells");
+    NPU_OP_CHECK(kOp, anchors_ > 0 && anchors_ <= kMost / cells, "expected num_base_anchors > 0 and at most ", kMost,
+                 " flags, got ", anchors_, " for each of ", cells, " cells");
     const TensorView y = ctx.Output(Out::y, DType::kUInt8, {cells * anchors_});
     ctx.Launch(kOp, [=, of = FloatValues(ctx, boxes), x_step = stride_[0], y_step = stride_[1], anchors = anchors_] {
       auto* flags = y.as<uint8_t>();

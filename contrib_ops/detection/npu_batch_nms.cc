@@ -5,6 +5,7 @@
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 
 namespace npu {
@@ -79,14 +80,14 @@ class BatchNmsKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::self), scores = ctx.Input(In::scores);
     const Shape &b = boxes.shape, &s = scores.shape;
-    NPU_CHECK(boxes && scores && b.rank() == 4 && s.rank() == 3, "[", kOp,
-              "] expected self of rank 4 and scores of rank 3, got ", b, " and ", s);
+    NPU_OP_CHECK(kOp, boxes && scores && b.rank() == 4 && s.rank() == 3,
+                 "expected self of rank 4 and scores of rank 3, got ", b, " and ", s);
     const Shape form = transposed_ ? Shape{b[0], b[3], b[1], b[2]} : b;
-    NPU_CHECK(form[0] == s[0] && form[1] == s[1] && (form[2] == 1 || form[2] == s[2]) && form[3] == 4, "[", kOp,
-              "] expected self [B, N, q, 4], or transposed [B, q, 4, N], for scores [B, N, C] with q 1 or C, got ", b,
-              " and ", s);
-    NPU_CHECK(boxes.dtype == scores.dtype, "[", kOp, "] expected scores of the dtype of self, ", NameOf(boxes.dtype),
-              ", got ", NameOf(scores.dtype));
+    NPU_OP_CHECK(kOp, form[0] == s[0] && form[1] == s[1] && (form[2] == 1 || form[2] == s[2]) && form[3] == 4,
+                 "expected self [B, N, q, 4], or transposed [B, q, 4, N], for scores [B, N, C] with q 1 or C, got ", b,
+                 " and ", s);
+    NPU_OP_CHECK(kOp, boxes.dtype == scores.dtype, "expected scores of the dtype of self, ", NameOf(boxes.dtype),
+                 ", got ", NameOf(scores.dtype));
     CheckOverlap(kOp, overlap_);
     CheckBoxes(kOp, s[1]);
     CheckCount(kOp, "max_size_per_class", static_cast<double>(per_class_));

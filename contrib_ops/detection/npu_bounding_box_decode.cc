@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "ep/kernels/detection/box_rows.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/environment.h"
 
 namespace npu {
@@ -27,9 +28,9 @@ class BoundingBoxDecodeKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     CheckBoxRows(ctx, kOp, "rois", "deltas");
-    NPU_CHECK(image_.size() == 2 && image_[0] > 0 && image_[1] > 0, "[", kOp,
-              "] expected max_shape of two positive sizes, height and width, got ", Shape(image_));
-    NPU_CHECK(clip_ > 0, "[", kOp, "] expected wh_ratio_clip > 0, got ", clip_);
+    NPU_OP_CHECK(kOp, image_.size() == 2 && image_[0] > 0 && image_[1] > 0,
+                 "expected max_shape of two positive sizes, height and width, got ", Shape(image_));
+    NPU_OP_CHECK(kOp, clip_ > 0, "expected wh_ratio_clip > 0, got ", clip_);
     const double most = newest_ ? std::numeric_limits<double>::infinity() : std::abs(std::log(clip_)),
                  width = static_cast<double>(image_[1] - (newest_ ? 0 : 1)),
                  height = static_cast<double>(image_[0] - (newest_ ? 0 : 1));

@@ -2,6 +2,7 @@
 #include "contrib_ops/detection/npu_ciou.h"
 
 #include "ep/kernels/detection/pair_overlap.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -18,7 +19,7 @@ class CiouKernel final : public Kernel {
         mode_(info.attributes.Int("mode")) {}
 
   void Compute(OpContext& ctx) const override {
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected mode 0 (IoU) or 1 (IoF), got ", mode_);
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected mode 0 (IoU) or 1 (IoF), got ", mode_);
     LaunchPairOverlap(ctx, kOp, form_, [foreground = mode_ == 1](const Corners& a, const Corners& b) {
       const DistanceIou of(a, b, foreground);
       const double angle = of.angle_b - of.angle_a, v = kFactor * angle * angle;

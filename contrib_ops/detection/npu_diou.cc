@@ -2,6 +2,7 @@
 #include "contrib_ops/detection/npu_diou.h"
 
 #include "ep/kernels/detection/pair_overlap.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -17,7 +18,7 @@ class DiouKernel final : public Kernel {
         mode_(info.attributes.Int("mode")) {}
 
   void Compute(OpContext& ctx) const override {
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected mode 0 (IoU) or 1 (IoF), got ", mode_);
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected mode 0 (IoU) or 1 (IoF), got ", mode_);
     LaunchPairOverlap(ctx, kOp, form_, [foreground = mode_ == 1](const Corners& a, const Corners& b) {
       return DistanceIou(a, b, foreground).value;
     });

@@ -2,6 +2,7 @@
 #include "contrib_ops/detection/npu_giou.h"
 
 #include "ep/kernels/detection/pair_overlap.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -26,9 +27,8 @@ class GiouKernel final : public Kernel {
         mode_(info.attributes.Int("mode")) {}
 
   void Compute(OpContext& ctx) const override {
-    NPU_CHECK(trans_ && !is_cross_ && mode_ == 0, "[", kOp,
-              "] expected trans True, is_cross False and mode 0, got trans ", trans_ ? "True" : "False", ", is_cross ",
-              is_cross_ ? "True" : "False", " and mode ", mode_);
+    NPU_OP_CHECK(kOp, trans_ && !is_cross_ && mode_ == 0, "expected trans True, is_cross False and mode 0, got trans ",
+                 trans_ ? "True" : "False", ", is_cross ", is_cross_ ? "True" : "False", " and mode ", mode_);
     LaunchPairOverlap(ctx, kOp, {.centre = true, .crossed = false, .column = true}, GeneralisedIou);
   }
 

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/segments.h"
 
 namespace npu {
@@ -57,9 +58,9 @@ class GridAssignPositiveKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView self = ctx.Input(In::self), truth_most = ctx.Input(In::gt_max_overlaps);
-    NPU_CHECK(self && self.shape.rank() == 1, "[", kOp, "] expected self of shape [n], got ", self.shape);
-    NPU_CHECK(truth_most && truth_most.shape.rank() == 1, "[", kOp, "] expected gt_max_overlaps of shape [k], got ",
-              truth_most.shape);
+    NPU_OP_CHECK(kOp, self && self.shape.rank() == 1, "expected self of shape [n], got ", self.shape);
+    NPU_OP_CHECK(kOp, truth_most && truth_most.shape.rank() == 1, "expected gt_max_overlaps of shape [k], got ",
+                 truth_most.shape);
     const int64_t n = self.shape[0], k = truth_most.shape[0];
     const TensorView overlaps = Checked(ctx, In::overlaps, "overlaps", {k, n}),
                      flags = Checked(ctx, In::box_responsible_flags, "box_responsible_flags", {n}),
@@ -91,12 +92,12 @@ class GridAssignPositiveKernel final : public Kernel {
  private:
   static TensorView Checked(OpContext& ctx, size_t input, const char* name, const Shape& shape) {
     const TensorView view = ctx.Input(input);
-    NPU_CHECK(view && view.shape == shape, "[", kOp, "] expected ", name, " of shape ", shape, ", got ", view.shape);
+    NPU_OP_CHECK(kOp, view && view.shape == shape, "expected ", name, " of shape ", shape, ", got ", view.shape);
     return view;
   }
   static void CheckDtype(const char* name, const TensorView& view, const TensorView& self) {
-    NPU_CHECK(view.dtype == self.dtype, "[", kOp, "] expected ", name, " of the dtype of self, ", NameOf(self.dtype),
-              ", got ", NameOf(view.dtype));
+    NPU_OP_CHECK(kOp, view.dtype == self.dtype, "expected ", name, " of the dtype of self, ", NameOf(self.dtype),
+                 ", got ", NameOf(view.dtype));
   }
 
   int64_t used_;

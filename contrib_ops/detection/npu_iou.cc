@@ -3,6 +3,7 @@
 
 #include "ep/kernels/detection/extremes.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/environment.h"
 
 namespace npu {
@@ -36,11 +37,11 @@ class IouKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::bboxes), truths = ctx.Input(In::gtboxes);
-    NPU_CHECK(boxes && truths, "[", kOp, "] expected the tensors bboxes and gtboxes");
+    NPU_OP_CHECK(kOp, boxes && truths, "expected the tensors bboxes and gtboxes");
     const Shape &a = boxes.shape, &b = truths.shape;
-    NPU_CHECK(a.rank() == 2 && a[1] == 4 && b.rank() == 2 && b[1] == 4, "[", kOp,
-              "] expected bboxes [N, 4] and gtboxes [G, 4], got ", a, " and ", b);
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected mode 0 (IoU) or 1 (IoF), got ", mode_);
+    NPU_OP_CHECK(kOp, a.rank() == 2 && a[1] == 4 && b.rank() == 2 && b[1] == 4,
+                 "expected bboxes [N, 4] and gtboxes [G, 4], got ", a, " and ", b);
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected mode 0 (IoU) or 1 (IoF), got ", mode_);
     const int64_t n = a[0];
     const FloatResults results(ctx, ctx.Output(Out::y, boxes.dtype, {b[0], n}));
     if (results.elements() == 0) return;

@@ -7,6 +7,7 @@
 #include "ep/kernels/detection/rotated_suppression.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/kernels/read_back.h"
 
@@ -57,12 +58,12 @@ class NmsRotatedKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::self), scores = ctx.Input(In::scores);
-    NPU_CHECK(
-        boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 5 && scores.shape == Shape{boxes.shape[0]}, "[",
-        kOp, "] expected self [N, 5] and scores [N], got ", boxes.shape, " and ", scores.shape);
+    NPU_OP_CHECK(
+        kOp, boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 5 && scores.shape == Shape{boxes.shape[0]},
+        "expected self [N, 5] and scores [N], got ", boxes.shape, " and ", scores.shape);
     CheckOverlap(kOp, overlap_);
-    NPU_CHECK(most_ >= -1, "[", kOp, "] expected max_output_size -1 (all) or a number of boxes, got ", most_);
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected mode 0 (centre) or 1 (corners), got ", mode_);
+    NPU_OP_CHECK(kOp, most_ >= -1, "expected max_output_size -1 (all) or a number of boxes, got ", most_);
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected mode 0 (centre) or 1 (corners), got ", mode_);
     const int64_t n = boxes.shape[0];
     CheckBoxes(kOp, n);
     const RotatedSuppression task{

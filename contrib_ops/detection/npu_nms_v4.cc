@@ -5,6 +5,7 @@
 #include "ep/kernels/detection/greedy_choice.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 
 namespace npu {
@@ -40,9 +41,9 @@ class NmsV4Kernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::self), scores = ctx.Input(In::scores);
-    NPU_CHECK(
-        boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 4 && scores.shape == Shape{boxes.shape[0]}, "[",
-        kOp, "] expected self [N, 4] and scores [N], got ", boxes.shape, " and ", scores.shape);
+    NPU_OP_CHECK(
+        kOp, boxes && scores && boxes.shape.rank() == 2 && boxes.shape[1] == 4 && scores.shape == Shape{boxes.shape[0]},
+        "expected self [N, 4] and scores [N], got ", boxes.shape, " and ", scores.shape);
     CheckBoxes(kOp, boxes.shape[0]);
     CheckCount(kOp, "max_output_size", most_);
     const TensorView overlap = OneValue(ctx, In::iou_threshold, "iou_threshold"),
@@ -64,7 +65,7 @@ class NmsV4Kernel final : public Kernel {
  private:
   static TensorView OneValue(OpContext& ctx, size_t input, const char* name) {
     const TensorView view = ctx.Input(input);
-    NPU_CHECK(view && view.elements() == 1, "[", kOp, "] expected ", name, " of one value, got shape ", view.shape);
+    NPU_OP_CHECK(kOp, view && view.elements() == 1, "expected ", name, " of one value, got shape ", view.shape);
     return view;
   }
 

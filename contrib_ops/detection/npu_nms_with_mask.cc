@@ -8,6 +8,7 @@
 
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/runtime/environment.h"
 
@@ -28,8 +29,8 @@ class NmsWithMaskKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView rows = ctx.Input(In::input);
-    NPU_CHECK(rows && rows.shape.rank() == 2 && (rows.shape[1] == kColumns || rows.shape[1] == 8), "[", kOp,
-              "] expected input of shape [N, 5] or [N, 8], got ", rows.shape);
+    NPU_OP_CHECK(kOp, rows && rows.shape.rank() == 2 && (rows.shape[1] == kColumns || rows.shape[1] == 8),
+                 "expected input of shape [N, 5] or [N, 8], got ", rows.shape);
     CheckOverlap(kOp, overlap_);
     const int64_t n = rows.shape[0], columns = rows.shape[1];
     CheckBoxes(kOp, n);

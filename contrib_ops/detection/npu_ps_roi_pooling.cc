@@ -4,6 +4,7 @@
 
 #include "ep/kernels/detection/position_arguments.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -32,8 +33,8 @@ class PsRoiPoolingKernel final : public Kernel {
     const TensorView self = ctx.Input(In::self), rois = ctx.Input(In::rois);
     arguments_.CheckRegions(kOp, rois);
     arguments_.CheckMap(kOp, "self", self.shape);
-    NPU_CHECK(self.dtype == rois.dtype, "[", kOp, "] expected rois of the dtype of self, ", NameOf(self.dtype),
-              ", got ", NameOf(rois.dtype));
+    NPU_OP_CHECK(kOp, self.dtype == rois.dtype, "expected rois of the dtype of self, ", NameOf(self.dtype), ", got ",
+                 NameOf(rois.dtype));
     const PositionBins bins = arguments_.Bins(self.shape, rois.shape);
     const FloatResults results(ctx, ctx.Output(Out::y, self.dtype, arguments_.PooledShape(rois.shape)));
     if (results.elements() == 0) return;

@@ -4,6 +4,7 @@
 
 #include "ep/kernels/detection/position_arguments.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -21,18 +22,17 @@ class PsRoiPoolingBackwardKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView grad = ctx.Input(In::output_grad), rois = ctx.Input(In::rois), sizes = ctx.Input(In::input_size);
     arguments_.CheckRegions(kOp, rois);
-    NPU_CHECK(sizes && sizes.shape.rank() == 1, "[", kOp, "] expected input_size as a list");
+    NPU_OP_CHECK(kOp, sizes && sizes.shape.rank() == 1, "expected input_size as a list");
     const Shape shape(sizes.as<const int64_t>(), static_cast<size_t>(sizes.elements()));
     arguments_.CheckMap(kOp, "input_size", shape);
     for (const int64_t size : shape) {
-      NPU_CHECK(size >= 0 && size <= std::numeric_limits<int32_t>::max(), "[", kOp,
-                "] expected input_size of int32 sizes, got ", shape);
+      NPU_OP_CHECK(kOp, size >= 0 && size <= std::numeric_limits<int32_t>::max(),
+                   "expected input_size of int32 sizes, got ", shape);
     }
     const Shape expected = arguments_.PooledShape(rois.shape);
-    NPU_CHECK(grad && grad.shape == expected, "[", kOp, "] expected output_grad of shape ", expected, ", got ",
-              grad.shape);
-    NPU_CHECK(grad.dtype == rois.dtype, "[", kOp, "] expected rois of the dtype of output_grad, ", NameOf(grad.dtype),
-              ", got ", NameOf(rois.dtype));
+    NPU_OP_CHECK(kOp, grad && grad.shape == expected, "expected output_grad of shape ", expected, ", got ", grad.shape);
+    NPU_OP_CHECK(kOp, grad.dtype == rois.dtype, "expected rois of the dtype of output_grad, ", NameOf(grad.dtype),
+                 ", got ", NameOf(rois.dtype));
     const PositionBins bins = arguments_.Bins(shape, rois.shape);
     const FloatResults results(ctx, ctx.Output(Out::y, grad.dtype, shape));
     if (results.elements() == 0) return;

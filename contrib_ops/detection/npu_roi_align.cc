@@ -4,6 +4,7 @@
 
 #include "ep/kernels/detection/npu_roi_sampling.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -21,10 +22,10 @@ class RoiAlignKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView self = ctx.Input(In::self), rois = ctx.Input(In::rois);
     const Shape& s = self.shape;
-    NPU_CHECK(self && s.rank() == 4, "[", kOp, "] expected self of shape [B, C, H, W], got ", s);
+    NPU_OP_CHECK(kOp, self && s.rank() == 4, "expected self of shape [B, C, H, W], got ", s);
     arguments_.Check(kOp, rois);
-    NPU_CHECK(self.dtype == rois.dtype, "[", kOp, "] expected rois of the dtype of self, ", NameOf(self.dtype),
-              ", got ", NameOf(rois.dtype));
+    NPU_OP_CHECK(kOp, self.dtype == rois.dtype, "expected rois of the dtype of self, ", NameOf(self.dtype), ", got ",
+                 NameOf(rois.dtype));
     const int64_t images = s[0], channels = s[1], height = s[2], width = s[3];
     const int64_t bins = arguments_.sampling.height * arguments_.sampling.width;
     const FloatResults results(

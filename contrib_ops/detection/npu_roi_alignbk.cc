@@ -4,6 +4,7 @@
 
 #include "ep/kernels/detection/npu_roi_sampling.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -24,12 +25,12 @@ class RoiAlignBackwardKernel final : public Kernel {
     arguments_.Check(kOp, rois);
     bool fits = shape_.size() == 4;
     for (const int64_t size : shape_) fits &= size >= 0 && size <= std::numeric_limits<int32_t>::max();
-    NPU_CHECK(fits, "[", kOp, "] expected xdiff_shape [B, C, H, W] of int32 sizes, got ", Shape(shape_));
+    NPU_OP_CHECK(kOp, fits, "expected xdiff_shape [B, C, H, W] of int32 sizes, got ", Shape(shape_));
     const int64_t images = shape_[0], channels = shape_[1], height = shape_[2], width = shape_[3];
     const Shape expected{rois.shape[0], channels, arguments_.sampling.height, arguments_.sampling.width};
-    NPU_CHECK(grad && grad.shape == expected, "[", kOp, "] expected self of shape ", expected, ", got ", grad.shape);
-    NPU_CHECK(grad.dtype == rois.dtype, "[", kOp, "] expected rois of the dtype of self, ", NameOf(grad.dtype),
-              ", got ", NameOf(rois.dtype));
+    NPU_OP_CHECK(kOp, grad && grad.shape == expected, "expected self of shape ", expected, ", got ", grad.shape);
+    NPU_OP_CHECK(kOp, grad.dtype == rois.dtype, "expected rois of the dtype of self, ", NameOf(grad.dtype), ", got ",
+                 NameOf(rois.dtype));
     const FloatResults results(ctx, ctx.Output(Out::y, grad.dtype, Shape(shape_)));
     if (results.elements() == 0) return;
     ctx.Launch(kOp, [=, of = FloatValues(ctx, grad), in = FloatValues(ctx, rois), arguments = arguments_] {

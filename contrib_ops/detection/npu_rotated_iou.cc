@@ -3,6 +3,7 @@
 #include "contrib_ops/detection/npu_rotated_iou.h"
 
 #include "ep/kernels/detection/rotated_pairs.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -23,11 +24,11 @@ class RotatedIouKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(In::self), queries = ctx.Input(In::query_boxes);
     CheckRotatedBoxes(kOp, boxes, queries);
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected mode 0 (IoU) or 1 (IoF), got ", mode_);
-    NPU_CHECK(crossed_ || boxes.shape[1] == queries.shape[1], "[", kOp,
-              "] expected as many query_boxes as boxes in self, ", boxes.shape[1], ", got ", queries.shape[1]);
-    NPU_CHECK(without_thresholds_, "[", kOp,
-              "] expected v_threshold and e_threshold 0: torch_npu does not say what others do");
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected mode 0 (IoU) or 1 (IoF), got ", mode_);
+    NPU_OP_CHECK(kOp, crossed_ || boxes.shape[1] == queries.shape[1], "expected as many query_boxes as boxes in self, ",
+                 boxes.shape[1], ", got ", queries.shape[1]);
+    NPU_OP_CHECK(kOp, without_thresholds_,
+                 "expected v_threshold and e_threshold 0: torch_npu does not say what others do");
     LaunchRotatedPairs(ctx, kOp, corners_, crossed_, [of_box = mode_ == 1](const RotatedBox& a, const RotatedBox& b) {
       const double both = RotatedIntersection(a, b);
       if (both == 0) return 0.0;

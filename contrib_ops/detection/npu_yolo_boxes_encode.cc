@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ep/kernels/detection/box_rows.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -21,8 +22,8 @@ class YoloBoxesEncodeKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const int64_t n = CheckBoxRows(ctx, kOp, "self", "gt_bboxes");
     const TensorView stride = ctx.Input(In::stride);
-    NPU_CHECK(stride && stride.shape == Shape{n}, "[", kOp, "] expected stride of shape ", Shape{n}, ", got ",
-              stride.shape);
+    NPU_OP_CHECK(kOp, stride && stride.shape == Shape{n}, "expected stride of shape ", Shape{n}, ", got ",
+                 stride.shape);
     LaunchBoxRows(ctx, kOp,
                   [steps = stride.as<const int32_t>()](int64_t row, const float* a, const float* g, double* y) {
                     for (int i = 0; i < 2; ++i) {

@@ -8,6 +8,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/loss/reduction.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
 #include "ep/runtime/kernel_api.h"
@@ -135,24 +136,24 @@ class CrossEntropyLossKernel final : public Kernel {
       : reduction_(ReadReduction(kOp, info.attributes)),
         ignore_index_(info.attributes.Int("ignore_index")),
         smoothing_(info.attributes.Float("label_smoothing")) {
-    NPU_CHECK(smoothing_ >= 0.0 && smoothing_ < 1.0, "[", kOp, "] expected label_smoothing in [0, 1), got ",
-              smoothing_);
-    NPU_CHECK(info.attributes.Float("lse_square_scale_for_zloss") == 0.0 && !info.attributes.Bool("return_zloss"), "[",
-              kOp, "] expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
+    NPU_OP_CHECK(kOp, smoothing_ >= 0.0 && smoothing_ < 1.0, "expected label_smoothing in [0, 1), got ", smoothing_);
+    NPU_OP_CHECK(kOp,
+                 info.attributes.Float("lse_square_scale_for_zloss") == 0.0 && !info.attributes.Bool("return_zloss"),
+                 "expected lse_square_scale_for_zloss 0 and return_zloss False: the z-loss is not defined");
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView input = ctx.Input(In::input), target = ctx.Input(In::target), weight = ctx.Input(In::weight);
-    NPU_CHECK(input && target, "[", kOp, "] expected the tensors input and target");
-    NPU_CHECK(input.shape.rank() == 2, "[", kOp, "] expected input of shape [N, C], got ", input.shape);
+    NPU_OP_CHECK(kOp, input && target, "expected the tensors input and target");
+    NPU_OP_CHECK(kOp, input.shape.rank() == 2, "expected input of shape [N, C], got ", input.shape);
     const int64_t n = input.shape[0], classes = input.shape[1];
-    NPU_CHECK(target.shape == Shape{n} && target.dtype == DType::kInt64, "[", kOp, "] expected target of shape ",
-              Shape{n}, " and int64, got ", target.shape, " and ", NameOf(target.dtype));
-    NPU_CHECK(!weight || (weight.shape == Shape{classes} && weight.dtype == DType::kFloat32), "[", kOp,
-              "] expected weight of shape ", Shape{classes}, " and float32, got ", weight.shape, " and ",
-              NameOf(weight.dtype));
-    NPU_CHECK(ignore_index_ < classes || classes == 0, "[", kOp, "] expected ignore_index below the ", classes,
-              " classes, got ", ignore_index_);
+    NPU_OP_CHECK(kOp, target.shape == Shape{n} && target.dtype == DType::kInt64, "expected target of shape ", Shape{n},
+                 " and int64, got ", target.shape, " and ", NameOf(target.dtype));
+    NPU_OP_CHECK(kOp, !weight || (weight.shape == Shape{classes} && weight.dtype == DType::kFloat32),
+                 "expected weight of shape ", Shape{classes}, " and float32, got ", weight.shape, " and ",
+                 NameOf(weight.dtype));
+    NPU_OP_CHECK(kOp, ignore_index_ < classes || classes == 0, "expected ignore_index below the ", classes,
+                 " classes, got ", ignore_index_);
     const Shape losses{reduction_ == Reduction::kNone ? n : 1};
     const TensorView loss = ctx.Output(Out::loss, input.dtype, losses);
     const TensorView log_prob = ctx.Output(Out::log_prob, input.dtype, input.shape);

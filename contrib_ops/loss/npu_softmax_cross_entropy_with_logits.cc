@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
 namespace npu {
@@ -34,9 +35,9 @@ class SoftmaxCrossEntropyKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self), labels = ctx.Input(In::labels);
-    NPU_CHECK(x && labels && x.shape.rank() == 2 && labels.shape == x.shape && labels.dtype == x.dtype, "[", kOp,
-              "] expected self [B, K] and labels like it, got ", NameOf(x.dtype), " ", x.shape, " and ",
-              NameOf(labels.dtype), " ", labels.shape);
+    NPU_OP_CHECK(kOp, x && labels && x.shape.rank() == 2 && labels.shape == x.shape && labels.dtype == x.dtype,
+                 "expected self [B, K] and labels like it, got ", NameOf(x.dtype), " ", x.shape, " and ",
+                 NameOf(labels.dtype), " ", labels.shape);
     const int64_t rows = x.shape[0], columns = x.shape[1];
     const TensorView y = ctx.Output(Out::y, x.dtype, {rows});
     if (rows == 0) return;

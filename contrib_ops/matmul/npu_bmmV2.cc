@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ep/kernels/matmul/launch.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -26,9 +27,9 @@ class BmmV2Kernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(In::input), b = packed_ ? packed_view_ : ctx.Input(In::mat2);
-    NPU_CHECK(a && b, "[", kOp, "] expected the tensors input and mat2");
-    NPU_CHECK(a.dtype == b.dtype, "[", kOp, "] expected mat2 of input's dtype ", NameOf(a.dtype), ", got ",
-              NameOf(b.dtype));
+    NPU_OP_CHECK(kOp, a && b, "expected the tensors input and mat2");
+    NPU_OP_CHECK(kOp, a.dtype == b.dtype, "expected mat2 of input's dtype ", NameOf(a.dtype), ", got ",
+                 NameOf(b.dtype));
     const MatMulShape s = InferMatMul(kOp, a.shape, b.shape);
     LaunchMatMul(ctx, kOp, a, b, packed_, s, ctx.Output(Out::y, a.dtype, ShapeOf(s.output)));
   }
@@ -37,8 +38,8 @@ class BmmV2Kernel final : public Kernel {
   Shape ShapeOf(const Shape& product) const {
     if (output_sizes_.rank() == 0) return product;
     const bool sizes = std::all_of(output_sizes_.begin(), output_sizes_.end(), [](int64_t size) { return size >= 0; });
-    NPU_CHECK(sizes && output_sizes_.Elements() == product.Elements(), "[", kOp, "] expected output_sizes of the ",
-              product, " elements of the product, got ", output_sizes_);
+    NPU_OP_CHECK(kOp, sizes && output_sizes_.Elements() == product.Elements(), "expected output_sizes of the ", product,
+                 " elements of the product, got ", output_sizes_);
     return output_sizes_;
   }
 

@@ -9,6 +9,7 @@
 #include "ep/kernels/activation/row_activation.h"
 #include "ep/kernels/float16_rounding.h"
 #include "ep/kernels/matmul/grouped_weight.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantize.h"
 #include "ep/kernels/quantization/scale_values.h"
 #include "ep/kernels/quantization/type_code.h"
@@ -57,8 +58,7 @@ struct Experts {
   explicit Experts(const Attributes& attributes) {
     const std::vector<int64_t> ends = attributes.Ints("expert_tokens_index");
     given = counts = attributes.Ints("expert_tokens");
-    NPU_CHECK(given.empty() || ends.empty(), "[", kOp,
-              "] expected expert_tokens or expert_tokens_index, got both of them");
+    NPU_OP_CHECK(kOp, given.empty() || ends.empty(), "expected expert_tokens or expert_tokens_index, got both of them");
     if (ends.empty()) return;
     given = counts = ends;
     for (size_t i = 1; i < ends.size(); ++i)
@@ -66,16 +66,16 @@ struct Experts {
   }
 
   void Check(int64_t rows, int64_t weights) const {
-    NPU_CHECK(given.size() <= kMostExperts && weights == static_cast<int64_t>(given.size()), "[", kOp,
-              "] expected at most ", kMostExperts, " experts and weights of each, got ", given.size(),
-              " numbers and weights of ", weights);
+    NPU_OP_CHECK(kOp, given.size() <= kMostExperts && weights == static_cast<int64_t>(given.size()),
+                 "expected at most ", kMostExperts, " experts and weights of each, got ", given.size(),
+                 " numbers and weights of ", weights);
     int64_t left = rows;
     bool fit = true;
     for (const int64_t count : counts) {
       fit = fit && count >= 0 && count <= left;
       left -= fit ? count : 0;
     }
-    NPU_CHECK(fit && left == 0, "[", kOp, "] expected the experts to share ", rows, " rows of x, got ", Listed(given));
+    NPU_OP_CHECK(kOp, fit && left == 0, "expected the experts to share ", rows, " rows of x, got ", Listed(given));
   }
 };
 
@@ -102,9 +102,9 @@ Scheme SchemeOf(DType x, DType first, DType second) {
   const bool same = first == second;
   if (gemm::Supports(x) && same && first == x) return Scheme::kFloats;
   if (gemm::Supports(x) && same && first == DType::kInt8) return Scheme::kWeightOnly;
-  NPU_CHECK(x == DType::kInt8 && same && first == x, "[", kOp,
-            "] expected x and weights of one dtype, or x of floats and weights of int8, got ", NameOf(x), ", ",
-            NameOf(first), " and ", NameOf(second));
+  NPU_OP_CHECK(kOp, x == DType::kInt8 && same && first == x,
+               "expected x and weights of one dtype, or x of floats and weights of int8, got ", NameOf(x), ", ",
+               NameOf(first), " and ", NameOf(second));
   return Scheme::kInt8;
 }
 
@@ -164,7 +164,7 @@ class FfnKernel final : public Kernel {
         experts_(info.attributes),
         result_(ResultOf(info.attributes)) {
     const int64_t precise = info.attributes.Int("inner_precise", 0);
-    NPU_CHECK(precise == 0 || precise == 1, "[", kOp, "] expected inner_precise 0 or 1, got ", precise);
+    NPU_OP_CHECK(kOp, precise == 0 || precise == 1, "expected inner_precise 0 or 1, got ", precise);
     if (!info.input_dtypes.empty()) x_dtype_ = info.input_dtypes[In::x];
   }
 
@@ -238,27 +238,27 @@ class FfnKernel final : public Kernel {
   void CheckOperands(Call& call) const {
     Layer &first = call.layers[0], &second = call.layers[1];
     const TensorView& x = call.x;
-    NPU_CHECK(x && first.weight && second.weight, "[", kOp, "] expected the tensors x, weight1 and weight2");
+    NPU_OP_CHECK(kOp, x && first.weight && second.weight, "expected the tensors x, weight1 and weight2");
     const Shape &w1 = first.weight.shape, &w2 = second.weight.shape;
     const int rank = w1.rank();
-    NPU_CHECK(x.shape.rank() >= 2 && (rank == 2 || rank == 3) && w2.rank() == rank, "[", kOp,
-              "] expected x of rank 2 or more and weights of rank 2, or 3 with experts, got ", x.shape, ", ", w1,
-              " and ", w2);
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 2 && (rank == 2 || rank == 3) && w2.rank() == rank,
+                 "expected x of rank 2 or more and weights of rank 2, or 3 with experts, got ", x.shape, ", ", w1,
+                 " and ", w2);
     call.scheme = SchemeOf(x.dtype, first.weight.dtype, second.weight.dtype);
     CheckTensors(call);
     const int64_t k1 = x.shape.back(), n1 = w1.back(), k2 = w2[rank - 2];
-    NPU_CHECK(w1[rank - 2] == k1, "[", kOp, "] expected weight1 [.., ", k1, ", N1], got ", w1);
+    NPU_OP_CHECK(kOp, w1[rank - 2] == k1, "expected weight1 [.., ", k1, ", N1], got ", w1);
     int64_t columns = k2;
-    NPU_CHECK((!activation_.gates || !__builtin_mul_overflow(k2, 2, &columns)) && n1 == columns, "[", kOp,
-              "] expected weight1 with ", columns, " columns for weight2 ", w2, " and '", activation_.name, "', got ",
-              w1);
+    NPU_OP_CHECK(kOp, (!activation_.gates || !__builtin_mul_overflow(k2, 2, &columns)) && n1 == columns,
+                 "expected weight1 with ", columns, " columns for weight2 ", w2, " and '", activation_.name, "', got ",
+                 w1);
     call.m = x.shape.Elements(0, x.shape.rank() - 1);
     const bool any = !experts_.given.empty();
-    NPU_CHECK(rank == (any ? 3 : 2), "[", kOp, "] expected weights of rank ", any ? "3 with" : "2 without",
-              " expert_tokens, got rank ", rank);
+    NPU_OP_CHECK(kOp, rank == (any ? 3 : 2), "expected weights of rank ", any ? "3 with" : "2 without",
+                 " expert_tokens, got rank ", rank);
     if (any) {
       experts_.Check(call.m, w1[0]);
-      NPU_CHECK(w2[0] == w1[0], "[", kOp, "] expected weight2 of ", w1[0], " experts, got ", w2);
+      NPU_OP_CHECK(kOp, w2[0] == w1[0], "expected weight2 of ", w1[0], " experts, got ", w2);
     }
     for (int i = 0; i < 2; ++i) {
       Layer& layer = call.layers[i];
@@ -277,8 +277,8 @@ class FfnKernel final : public Kernel {
     const Scheme scheme = call.scheme;
     const char* title = TitleOf(scheme);
     const auto check = [&](const char* name, const TensorView& tensor, Scheme taken, bool needed) {
-      NPU_CHECK(!tensor || scheme == taken, "[", kOp, "] expected no ", name, " with ", title, ", got one");
-      NPU_CHECK(tensor || scheme != taken || !needed, "[", kOp, "] expected ", name, " with ", title, ", got none");
+      NPU_OP_CHECK(kOp, !tensor || scheme == taken, "expected no ", name, " with ", title, ", got one");
+      NPU_OP_CHECK(kOp, tensor || scheme != taken || !needed, "expected ", name, " with ", title, ", got none");
     };
     const Layer &first = call.layers[0], &second = call.layers[1];
     check("scale", call.scale, Scheme::kInt8, true);
@@ -292,19 +292,19 @@ class FfnKernel final : public Kernel {
     const bool integers = scheme == Scheme::kInt8;
     const std::pair<const char*, const TensorView&> biases[] = {{"bias1", first.bias}, {"bias2", second.bias}};
     for (const auto& [name, bias] : biases)
-      NPU_CHECK(!bias || (bias.dtype == DType::kInt32) == integers, "[", kOp, "] expected ", name, " of ",
-                integers ? "int32" : "floats", " with ", title, ", got ", NameOf(bias.dtype));
+      NPU_OP_CHECK(kOp, !bias || (bias.dtype == DType::kInt32) == integers, "expected ", name, " of ",
+                   integers ? "int32" : "floats", " with ", title, ", got ", NameOf(bias.dtype));
     const std::pair<const char*, const TensorView&> of_x[] = {{"antiquant_scale1", first.antiquant_scale},
                                                               {"antiquant_scale2", second.antiquant_scale},
                                                               {"antiquant_offset1", first.antiquant_offset},
                                                               {"antiquant_offset2", second.antiquant_offset}};
     for (const auto& [name, values] : of_x)
-      NPU_CHECK(!values || values.dtype == call.x.dtype, "[", kOp, "] expected ", name, " of x's dtype ",
-                NameOf(call.x.dtype), ", got ", NameOf(values.dtype));
-    NPU_CHECK(integers || result_ == DType::kUndefined || result_ == call.x.dtype, "[", kOp,
-              "] expected output_dtype of x's dtype ", NameOf(call.x.dtype), ", got ", NameOf(result_));
-    NPU_CHECK(!integers || !activation_.gates, "[", kOp, "] expected fastgelu, gelu, relu or silu with ", title,
-              ", got '", activation_.name, "'");
+      NPU_OP_CHECK(kOp, !values || values.dtype == call.x.dtype, "expected ", name, " of x's dtype ",
+                   NameOf(call.x.dtype), ", got ", NameOf(values.dtype));
+    NPU_OP_CHECK(kOp, integers || result_ == DType::kUndefined || result_ == call.x.dtype,
+                 "expected output_dtype of x's dtype ", NameOf(call.x.dtype), ", got ", NameOf(result_));
+    NPU_OP_CHECK(kOp, !integers || !activation_.gates, "expected fastgelu, gelu, relu or silu with ", title, ", got '",
+                 activation_.name, "'");
   }
 
   void Run(const Call& call) const {

@@ -7,6 +7,7 @@
 #include "ep/kernels/activation/row_activation.h"
 #include "ep/kernels/matmul/group_list.h"
 #include "ep/kernels/matmul/grouped_weight.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scale_values.h"
 #include "ep/kernels/quantization/type_code.h"
 
@@ -70,10 +71,10 @@ Scheme SchemeOf(DType x, DType weight) {
   if (gemm::Supports(x) && (weight == DType::kInt8 || words)) return Scheme::kWeightOnly;
   if (x == DType::kInt8 && weight == DType::kInt8) return Scheme::kInt8;
   if (x == DType::kInt32 && words) return Scheme::kInt4;
-  NPU_CHECK(x == DType::kInt8 && words, "[", kOp,
-            "] expected x and weight of one type of floats, x of floats and weight of int8 or int32, or both of int8 "
-            "or int32, got ",
-            NameOf(x), " and ", NameOf(weight));
+  NPU_OP_CHECK(kOp, x == DType::kInt8 && words,
+               "expected x and weight of one type of floats, x of floats and weight of int8 or int32, or both of int8 "
+               "or int32, got ",
+               NameOf(x), " and ", NameOf(weight));
   return Scheme::kInt8ByInt4;
 }
 
@@ -89,10 +90,9 @@ struct Tensors {
                                                              {"per_token_scale", &per_token_scale}};
     for (unsigned i = 0; i < std::size(all); ++i) {
       const bool present = static_cast<bool>(*all[i].second);
-      NPU_CHECK(!present || ((taken | needed) >> i & 1) != 0, "[", kOp, "] expected no ", all[i].first, " with ",
-                scheme, ", got one");
-      NPU_CHECK(present || (needed >> i & 1) == 0, "[", kOp, "] expected ", all[i].first, " with ", scheme,
-                ", got none");
+      NPU_OP_CHECK(kOp, !present || ((taken | needed) >> i & 1) != 0, "expected no ", all[i].first, " with ", scheme,
+                   ", got one");
+      NPU_OP_CHECK(kOp, present || (needed >> i & 1) == 0, "expected ", all[i].first, " with ", scheme, ", got none");
     }
   }
 };
@@ -119,15 +119,15 @@ int64_t BlocksOf(const char* name, const TensorView& values, bool one_matrix, in
   const Shape& shape = values.shape;
   const int rank = shape.rank();
   if (one_matrix) {
-    NPU_CHECK(shape == Shape{n} || (rank == 2 && shape[1] == n), "[", kOp, "] expected ", name, " of shape [", n,
-              "] or [blocks, ", n, "], got ", shape);
+    NPU_OP_CHECK(kOp, shape == Shape{n} || (rank == 2 && shape[1] == n), "expected ", name, " of shape [", n,
+                 "] or [blocks, ", n, "], got ", shape);
   } else {
-    NPU_CHECK(shape == Shape({groups, n}) || (rank == 3 && shape[0] == groups && shape[2] == n), "[", kOp,
-              "] expected ", name, " of shape [", groups, ", ", n, "] or [", groups, ", blocks, ", n, "], got ", shape);
+    NPU_OP_CHECK(kOp, shape == Shape({groups, n}) || (rank == 3 && shape[0] == groups && shape[2] == n), "expected ",
+                 name, " of shape [", groups, ", ", n, "] or [", groups, ", blocks, ", n, "], got ", shape);
   }
   const int64_t blocks = rank == (one_matrix ? 2 : 3) ? shape[rank - 2] : 1;
-  NPU_CHECK(blocks >= 1 && k % blocks == 0, "[", kOp, "] expected ", name, " with a number of blocks that divides ", k,
-            ", got ", blocks);
+  NPU_OP_CHECK(kOp, blocks >= 1 && k % blocks == 0, "expected ", name, " with a number of blocks that divides ", k,
+               ", got ", blocks);
   return blocks;
 }
 
@@ -150,8 +150,8 @@ class GroupedMatmulKernel final : public Kernel {
         act_type_(info.attributes.Int("act_type")),
         activation_(ActivationOf(act_type_)),
         result_(ResultOf(info.attributes)) {
-    NPU_CHECK(group_type_ == kNone || group_type_ == kRows || group_type_ == kDepth, "[", kOp,
-              "] The group type must be -1, 0 or 2, got ", group_type_);
+    NPU_OP_CHECK(kOp, group_type_ == kNone || group_type_ == kRows || group_type_ == kDepth,
+                 "The group type must be -1, 0 or 2, got ", group_type_);
     if (info.input_dtypes.empty()) return;
     x_dtype_ = info.input_dtypes[In::x];
     if (const auto x = DeclaredShape(info, In::x); x && x->rank() > 0 && x->back() >= 0 && x->back() < INT32_MAX)
@@ -181,17 +181,18 @@ class GroupedMatmulKernel final : public Kernel {
     call.x = ctx.Input(In::x);
     call.weight = weight_ ? weight_view_ : ctx.Input(In::weight);
     call.group_list = ctx.Input(In::group_list);
-    NPU_CHECK(call.x && call.weight, "[", kOp, "] expected the tensors x and weight");
+    NPU_OP_CHECK(kOp, call.x && call.weight, "expected the tensors x and weight");
     call.tensors = {ctx.Input(In::bias), ctx.Input(In::scale), ctx.Input(In::antiquant_scale),
                     ctx.Input(In::antiquant_offset), ctx.Input(In::per_token_scale)};
-    NPU_CHECK(result_ != DType::kUndefined || call.x.dtype != DType::kInt32, "[", kOp,
-              "] expected output_dtype with x of int4 in int32, got none");
+    NPU_OP_CHECK(kOp, result_ != DType::kUndefined || call.x.dtype != DType::kInt32,
+                 "expected output_dtype with x of int4 in int32, got none");
     const DType dtype = result_ == DType::kUndefined ? call.x.dtype : result_;
     const int rank = group_type_ == kRows ? 3 : 2;
-    NPU_CHECK(call.weight.shape.rank() == rank &&
-                  (call.x.shape.rank() == 2 || (group_type_ == kNone && call.x.shape.rank() > 2)),
-              "[", kOp, "] expected x of rank ", group_type_ == kNone ? "2 or more" : "2", " and weight of rank ", rank,
-              " with group_type ", group_type_, ", got ", call.x.shape, " and ", call.weight.shape);
+    NPU_OP_CHECK(kOp,
+                 call.weight.shape.rank() == rank &&
+                     (call.x.shape.rank() == 2 || (group_type_ == kNone && call.x.shape.rank() > 2)),
+                 "expected x of rank ", group_type_ == kNone ? "2 or more" : "2", " and weight of rank ", rank,
+                 " with group_type ", group_type_, ", got ", call.x.shape, " and ", call.weight.shape);
     CheckGroupList(call.group_list, group_type_ == kRows ? call.weight.shape[0] : -1);
     if (group_type_ == kDepth) return ComputeGroupsOfDepth(ctx, call, dtype);
     CheckOperands(call, dtype);
@@ -212,20 +213,20 @@ class GroupedMatmulKernel final : public Kernel {
   GroupListType list_type() const { return static_cast<GroupListType>(list_type_); }
 
   void CheckGroupList(const TensorView& list, int64_t groups) const {
-    NPU_CHECK(list_type_ >= 0 && list_type_ <= 2, "[", kOp, "] expected group_list_type 0, 1 or 2, got ", list_type_);
+    NPU_OP_CHECK(kOp, list_type_ >= 0 && list_type_ <= 2, "expected group_list_type 0, 1 or 2, got ", list_type_);
     if (group_type_ == kNone) {
-      NPU_CHECK(!list, "[", kOp, "] expected no group_list with group_type -1, got one");
+      NPU_OP_CHECK(kOp, !list, "expected no group_list with group_type -1, got one");
       return;
     }
-    NPU_CHECK(list, "[", kOp, "] expected group_list with group_type ", group_type_, ", got none");
+    NPU_OP_CHECK(kOp, list, "expected group_list with group_type ", group_type_, ", got none");
     if (list_type() == GroupListType::kPairs) {
-      NPU_CHECK(group_type_ == kRows, "[", kOp, "] expected group_list_type 0 or 1 with group_type 2, got 2");
-      NPU_CHECK(list.shape.rank() == 2 && list.shape[1] == 2, "[", kOp,
-                "] expected group_list of shape [groups, 2], got ", list.shape);
+      NPU_OP_CHECK(kOp, group_type_ == kRows, "expected group_list_type 0 or 1 with group_type 2, got 2");
+      NPU_OP_CHECK(kOp, list.shape.rank() == 2 && list.shape[1] == 2, "expected group_list of shape [groups, 2], got ",
+                   list.shape);
       return;
     }
-    NPU_CHECK(list.shape.rank() == 1 && (groups < 0 || list.shape[0] == groups), "[", kOp,
-              "] expected group_list of shape [", groups < 0 ? "groups" : Concat(groups), "], got ", list.shape);
+    NPU_OP_CHECK(kOp, list.shape.rank() == 1 && (groups < 0 || list.shape[0] == groups),
+                 "expected group_list of shape [", groups < 0 ? "groups" : Concat(groups), "], got ", list.shape);
   }
 
   void CheckOperands(Call& call, DType dtype) const {
@@ -235,60 +236,59 @@ class GroupedMatmulKernel final : public Kernel {
     const char* title = TitleOf(scheme);
     CheckTensors(scheme, tensors);
     int64_t k = call.x.shape.back();
-    NPU_CHECK(scheme != Scheme::kInt4 || !__builtin_mul_overflow(k, 8, &k), "[", kOp,
-              "] expected a shape whose number of elements fits int64, got ", call.x.shape);
+    NPU_OP_CHECK(kOp, scheme != Scheme::kInt4 || !__builtin_mul_overflow(k, 8, &k),
+                 "expected a shape whose number of elements fits int64, got ", call.x.shape);
     call.m = call.x.shape.Elements(0, call.x.shape.rank() - 1);
     call.layout = GroupedWeight::LayoutOf(kOp, call.weight, LeftOf(call.x.dtype), k);
     const int64_t groups = call.layout.groups, n = call.layout.n;
     if (tensors.bias) {
       const Shape wanted = one_matrix ? Shape{n} : Shape({groups, n});
-      NPU_CHECK(tensors.bias.shape == wanted || (one_matrix && tensors.bias.shape == Shape({1, n})), "[", kOp,
-                "] expected bias of shape ", wanted, ", got ", tensors.bias.shape);
-      NPU_CHECK(tensors.bias.dtype != DType::kInt32 || scheme == Scheme::kInt8, "[", kOp,
-                "] expected bias of floats with ", title, ", got int32");
+      NPU_OP_CHECK(kOp, tensors.bias.shape == wanted || (one_matrix && tensors.bias.shape == Shape({1, n})),
+                   "expected bias of shape ", wanted, ", got ", tensors.bias.shape);
+      NPU_OP_CHECK(kOp, tensors.bias.dtype != DType::kInt32 || scheme == Scheme::kInt8, "expected bias of floats with ",
+                   title, ", got int32");
     }
     if (tensors.per_token_scale) {
       const Shape& shape = tensors.per_token_scale.shape;
-      NPU_CHECK(shape == Shape{call.m} || shape == Shape({call.m, 1}), "[", kOp,
-                "] expected per_token_scale of shape [", call.m, "] or [", call.m, ", 1], got ", shape);
+      NPU_OP_CHECK(kOp, shape == Shape{call.m} || shape == Shape({call.m, 1}), "expected per_token_scale of shape [",
+                   call.m, "] or [", call.m, ", 1], got ", shape);
     }
-    NPU_CHECK(
-        dtype != DType::kInt32 || (scheme == Scheme::kInt8 && !tensors.per_token_scale && activation_ == nullptr), "[",
-        kOp,
-        "] expected a result of int32 with x and weight of int8, no per_token_scale and no activation, got it with ",
+    NPU_OP_CHECK(
+        kOp, dtype != DType::kInt32 || (scheme == Scheme::kInt8 && !tensors.per_token_scale && activation_ == nullptr),
+        "expected a result of int32 with x and weight of int8, no per_token_scale and no activation, got it with ",
         title);
-    NPU_CHECK(dtype != DType::kInt8 || scheme == Scheme::kInt8, "[", kOp,
-              "] expected a result of int8 with x and weight of int8, got it with ", title);
+    NPU_OP_CHECK(kOp, dtype != DType::kInt8 || scheme == Scheme::kInt8,
+                 "expected a result of int8 with x and weight of int8, got it with ", title);
     if (scheme == Scheme::kWeightOnly) {
       call.blocks = BlocksOf("antiquant_scale", tensors.antiquant_scale, one_matrix, groups, k, n);
-      NPU_CHECK(!tensors.antiquant_offset || tensors.antiquant_offset.shape == tensors.antiquant_scale.shape, "[", kOp,
-                "] expected antiquant_offset of antiquant_scale's shape ", tensors.antiquant_scale.shape, ", got ",
-                tensors.antiquant_offset.shape);
-      NPU_CHECK(!tensors.antiquant_offset || tensors.antiquant_offset.dtype == tensors.antiquant_scale.dtype, "[", kOp,
-                "] expected antiquant_offset of antiquant_scale's dtype ", NameOf(tensors.antiquant_scale.dtype),
-                ", got ", NameOf(tensors.antiquant_offset.dtype));
+      NPU_OP_CHECK(kOp, !tensors.antiquant_offset || tensors.antiquant_offset.shape == tensors.antiquant_scale.shape,
+                   "expected antiquant_offset of antiquant_scale's shape ", tensors.antiquant_scale.shape, ", got ",
+                   tensors.antiquant_offset.shape);
+      NPU_OP_CHECK(kOp, !tensors.antiquant_offset || tensors.antiquant_offset.dtype == tensors.antiquant_scale.dtype,
+                   "expected antiquant_offset of antiquant_scale's dtype ", NameOf(tensors.antiquant_scale.dtype),
+                   ", got ", NameOf(tensors.antiquant_offset.dtype));
     } else if (scheme == Scheme::kInt8) {
       CheckScale(tensors.scale, one_matrix, groups, n);
-      NPU_CHECK(dtype != DType::kInt32 || !tensors.bias || tensors.bias.dtype == DType::kInt32, "[", kOp,
-                "] expected bias of int32 with a result of int32, got floats");
+      NPU_OP_CHECK(kOp, dtype != DType::kInt32 || !tensors.bias || tensors.bias.dtype == DType::kInt32,
+                   "expected bias of int32 with a result of int32, got floats");
     } else if (scheme != Scheme::kFloats) {
       call.blocks = BlocksOf("scale", tensors.scale, one_matrix, groups, k, n);
-      NPU_CHECK(call.blocks == 1 || k / call.blocks % 8 == 0, "[", kOp,
-                "] expected blocks of a multiple of 8 rows of int4, got ", k / call.blocks);
+      NPU_OP_CHECK(kOp, call.blocks == 1 || k / call.blocks % 8 == 0,
+                   "expected blocks of a multiple of 8 rows of int4, got ", k / call.blocks);
     }
-    NPU_CHECK(!weight_ || call.layout == weight_.layout(), "[", kOp, "] expected x as the model declares it, got ",
-              call.x.shape);
+    NPU_OP_CHECK(kOp, !weight_ || call.layout == weight_.layout(), "expected x as the model declares it, got ",
+                 call.x.shape);
   }
 
   static void CheckScale(const TensorView& scale, bool one_matrix, int64_t groups, int64_t n) {
     const Shape& shape = scale.shape;
     if (one_matrix) {
-      NPU_CHECK(shape == Shape{n} || shape == Shape{1} || shape == Shape({1, n}), "[", kOp,
-                "] expected scale of shape [", n, "] or [1], got ", shape);
+      NPU_OP_CHECK(kOp, shape == Shape{n} || shape == Shape{1} || shape == Shape({1, n}), "expected scale of shape [",
+                   n, "] or [1], got ", shape);
       return;
     }
-    NPU_CHECK(shape == Shape({groups, n}) || shape == Shape({groups, 1}) || shape == Shape{groups}, "[", kOp,
-              "] expected scale of shape [", groups, ", ", n, "], [", groups, ", 1] or [", groups, "], got ", shape);
+    NPU_OP_CHECK(kOp, shape == Shape({groups, n}) || shape == Shape({groups, 1}) || shape == Shape{groups},
+                 "expected scale of shape [", groups, ", ", n, "], [", groups, ", 1] or [", groups, "], got ", shape);
   }
 
   // Without results the values of group_list are refused all the same.
@@ -303,13 +303,13 @@ class GroupedMatmulKernel final : public Kernel {
 
   void ComputeGroupsOfDepth(OpContext& ctx, Call& call, DType dtype) const {
     const TensorView &x = call.x, &weight = call.weight;
-    NPU_CHECK(gemm::Supports(x.dtype) && weight.dtype == x.dtype && gemm::Supports(dtype), "[", kOp,
-              "] expected x, weight and y of floats with group_type 2, got ", NameOf(x.dtype), ", ",
-              NameOf(weight.dtype), " and ", NameOf(dtype));
+    NPU_OP_CHECK(kOp, gemm::Supports(x.dtype) && weight.dtype == x.dtype && gemm::Supports(dtype),
+                 "expected x, weight and y of floats with group_type 2, got ", NameOf(x.dtype), ", ",
+                 NameOf(weight.dtype), " and ", NameOf(dtype));
     call.tensors.RefuseOther("group_type 2", 0, 0);
-    NPU_CHECK(activation_ == nullptr, "[", kOp, "] expected act_type 0 with group_type 2, got ", act_type_);
+    NPU_OP_CHECK(kOp, activation_ == nullptr, "expected act_type 0 with group_type 2, got ", act_type_);
     const int64_t m = x.shape[0], k = x.shape[1], n = weight.shape[1];
-    NPU_CHECK(weight.shape[0] == k, "[", kOp, "] expected weight [", k, ", N], got ", weight.shape);
+    NPU_OP_CHECK(kOp, weight.shape[0] == k, "expected weight [", k, ", N], got ", weight.shape);
     const TensorView y = ctx.Output(Out::y, dtype, {call.group_list.shape[0], m, n});
     if (!y || y.elements() == 0) return CheckGroupsOnly(ctx, call);
     ctx.Launch(kOp, [x, weight, y, list = call.group_list, type = list_type(), m, k, n] {

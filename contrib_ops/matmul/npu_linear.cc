@@ -4,6 +4,7 @@
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -40,11 +41,11 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input), weight = packed_ ? packed_view_ : ctx.Input(In::weight),
                      bias = ctx.Input(In::bias);
-    NPU_CHECK(x && weight, "[", kOp, "] expected the tensors input and weight");
-    NPU_CHECK(x.shape.rank() >= 1 && weight.shape.rank() == 2 && x.shape.back() == weight.shape[1], "[", kOp,
-              "] expected input [.., K] and weight [N, K], got ", x.shape, " and ", weight.shape);
-    NPU_CHECK(x.dtype == weight.dtype, "[", kOp, "] expected a weight of input's dtype ", NameOf(x.dtype), ", got ",
-              NameOf(weight.dtype));
+    NPU_OP_CHECK(kOp, x && weight, "expected the tensors input and weight");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1 && weight.shape.rank() == 2 && x.shape.back() == weight.shape[1],
+                 "expected input [.., K] and weight [N, K], got ", x.shape, " and ", weight.shape);
+    NPU_OP_CHECK(kOp, x.dtype == weight.dtype, "expected a weight of input's dtype ", NameOf(x.dtype), ", got ",
+                 NameOf(weight.dtype));
     if (bias) CheckBias(bias, x.dtype, weight.shape[0]);
 
     Shape shape = x.shape;
@@ -72,11 +73,11 @@ class LinearKernel final : public Kernel, public SharedMatrixReader {
 
  private:
   static void CheckBias(const TensorView& bias, DType dtype, int64_t n) {
-    NPU_CHECK(bias.shape == Shape{n}, "[", kOp, "] expected a bias of shape [", n, "], got ", bias.shape);
+    NPU_OP_CHECK(kOp, bias.shape == Shape{n}, "expected a bias of shape [", n, "], got ", bias.shape);
     const DType sum = IsFloating(dtype) ? DType::kFloat32 : DType::kInt32;
-    NPU_CHECK(bias.dtype == sum || (IsFloating(dtype) && bias.dtype == dtype), "[", kOp, "] expected a bias of dtype ",
-              NameOf(sum), IsFloating(dtype) && dtype != sum ? Concat(" or ", NameOf(dtype)) : "", ", got ",
-              NameOf(bias.dtype));
+    NPU_OP_CHECK(kOp, bias.dtype == sum || (IsFloating(dtype) && bias.dtype == dtype), "expected a bias of dtype ",
+                 NameOf(sum), IsFloating(dtype) && dtype != sum ? Concat(" or ", NameOf(dtype)) : "", ", got ",
+                 NameOf(bias.dtype));
   }
 
   // Accumulates in int32; both the sums and the conversion to T wrap.

@@ -8,6 +8,7 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantized_weight.h"
 #include "ep/kernels/quantization/scale_values.h"
 #include "ep/kernels/quantization/type_code.h"
@@ -38,15 +39,15 @@ int64_t GroupLengthOf(const Attributes& attributes) {
   if (sizes.empty()) return 0;
   const bool known = sizes.size() == 3 && sizes[0] >= 0 && sizes[0] <= 1 && sizes[1] >= 0 && sizes[1] <= 1 &&
                      sizes[2] >= 0 && sizes[2] % 8 == 0;
-  NPU_CHECK(known, "[", kOp, "] expected group_sizes [0, 0, G] with G a multiple of 8 or 0, got ", Shape(sizes));
+  NPU_OP_CHECK(kOp, known, "expected group_sizes [0, 0, G] with G a multiple of 8 or 0, got ", Shape(sizes));
   return sizes[2];
 }
 
 // `view` with its last axis in int4, of which a word has eight.
 Shape Unpacked(const TensorView& view) {
   Shape shape = view.shape;
-  NPU_CHECK(view.dtype != DType::kInt32 || !__builtin_mul_overflow(shape.back(), 8, &shape[shape.rank() - 1]), "[", kOp,
-            "] expected a shape whose number of elements fits int64, got ", view.shape);
+  NPU_OP_CHECK(kOp, view.dtype != DType::kInt32 || !__builtin_mul_overflow(shape.back(), 8, &shape[shape.rank() - 1]),
+               "expected a shape whose number of elements fits int64, got ", view.shape);
   return shape;
 }
 
@@ -69,8 +70,8 @@ class QuantMatmulKernel final : public Kernel {
         left_(OperandOf(info.attributes, "x1_dtype")),
         right_(OperandOf(info.attributes, "x2_dtype")) {
     for (const char* name : {"pertoken_scale_dtype", "scale_dtype"})
-      NPU_CHECK(!info.attributes.Has(name), "[", kOp, "] expected no ", name, " on this device, got ",
-                info.attributes.Int(name));
+      NPU_OP_CHECK(kOp, !info.attributes.Has(name), "expected no ", name, " on this device, got ",
+                   info.attributes.Int(name));
     group_ = GroupLengthOf(info.attributes);
     const std::optional<Shape> x1 = DeclaredShape(info, In::x1), scale = DeclaredShape(info, In::scale);
     int64_t declared = -1;
@@ -103,8 +104,8 @@ class QuantMatmulKernel final : public Kernel {
     call.left = call.x1.dtype == DType::kInt32 ? DType::kInt4 : DType::kInt8;
     const Shape rows = Unpacked(call.x1);
     call.layout = QuantizedWeight::Of(kOp, "x2", call.x2, rows.back());
-    NPU_CHECK(!packed_ || call.layout == packed_layout_, "[", kOp, "] expected x1 and x2 with K of ", packed_layout_.k,
-              " as the model declares it, got ", call.x1.shape, " and ", call.x2.shape);
+    NPU_OP_CHECK(kOp, !packed_ || call.layout == packed_layout_, "expected x1 and x2 with K of ", packed_layout_.k,
+                 " as the model declares it, got ", call.x1.shape, " and ", call.x2.shape);
     Shape columns = call.x2.shape;
     columns[columns.rank() - 2] = call.layout.k;
     columns[columns.rank() - 1] = call.layout.n;
@@ -115,11 +116,11 @@ class QuantMatmulKernel final : public Kernel {
     const TensorView tokens = ctx.Input(In::pertoken_scale);
     const Shape every_row(rows.begin(), rows.rank() - 1);
     call.tokens_per_entry = call.x2.shape.rank() == 2 && tokens.shape == every_row;
-    NPU_CHECK(!tokens || call.tokens_per_entry || tokens.shape == Shape{s.m} || tokens.shape == Shape({s.m, 1}), "[",
-              kOp, "] expected pertoken_scale of shape [", s.m, "], [", s.m, ", 1] or, with a matrix x2, ", every_row,
-              ", got ", tokens.shape);
-    NPU_CHECK(!tokens || result_ != DType::kInt32, "[", kOp,
-              "] expected no pertoken_scale with a result of int32, got one");
+    NPU_OP_CHECK(kOp, !tokens || call.tokens_per_entry || tokens.shape == Shape{s.m} || tokens.shape == Shape({s.m, 1}),
+                 "expected pertoken_scale of shape [", s.m, "], [", s.m, ", 1] or, with a matrix x2, ", every_row,
+                 ", got ", tokens.shape);
+    NPU_OP_CHECK(kOp, !tokens || result_ != DType::kInt32,
+                 "expected no pertoken_scale with a result of int32, got one");
     call.bias = ctx.Input(In::bias);
     CheckBias(call);
 
@@ -137,40 +138,40 @@ class QuantMatmulKernel final : public Kernel {
 
  private:
   void CheckOperands(OpContext& ctx, const TensorView& x1, const TensorView& x2) const {
-    NPU_CHECK(!ctx.Input(In::y_scale), "[", kOp, "] expected no y_scale on this device, got one");
-    NPU_CHECK(x1 && x2 && x1.shape.rank() >= 2 && x2.shape.rank() >= 2, "[", kOp,
-              "] expected x1 [.., M, K] and x2 [.., K, N], got ", x1.shape, " and ", x2.shape);
+    NPU_OP_CHECK(kOp, !ctx.Input(In::y_scale), "expected no y_scale on this device, got one");
+    NPU_OP_CHECK(kOp, x1 && x2 && x1.shape.rank() >= 2 && x2.shape.rank() >= 2,
+                 "expected x1 [.., M, K] and x2 [.., K, N], got ", x1.shape, " and ", x2.shape);
     CheckNamed("x1", x1, left_);
     CheckNamed("x2", x2, right_);
     const DType wanted = x1.dtype == DType::kInt32 || group_ != 0 ? DType::kInt32 : DType::kInt8;
-    NPU_CHECK(x2.dtype == wanted, "[", kOp, "] expected x2 of ", NameOf(wanted), " with x1 of ", NameOf(x1.dtype),
-              " and groups of ", group_, " rows, got ", NameOf(x2.dtype));
+    NPU_OP_CHECK(kOp, x2.dtype == wanted, "expected x2 of ", NameOf(wanted), " with x1 of ", NameOf(x1.dtype),
+                 " and groups of ", group_, " rows, got ", NameOf(x2.dtype));
   }
 
   static void CheckNamed(const char* name, const TensorView& x, std::optional<QuantizedType> named) {
-    NPU_CHECK(!named || x.dtype == StorageOf(*named), "[", kOp, "] expected ", name, " of ", NameOf(StorageOf(*named)),
-              " for ", name, "_dtype ", NameOf(*named), ", got ", NameOf(x.dtype));
+    NPU_OP_CHECK(kOp, !named || x.dtype == StorageOf(*named), "expected ", name, " of ", NameOf(StorageOf(*named)),
+                 " for ", name, "_dtype ", NameOf(*named), ", got ", NameOf(x.dtype));
   }
 
   void CheckScaleAndOffset(const Call& call, const TensorView& scale, const TensorView& offset) const {
     const int64_t k = call.layout.k, n = call.layout.n;
-    NPU_CHECK(scale, "[", kOp, "] expected the tensor scale");
+    NPU_OP_CHECK(kOp, scale, "expected the tensor scale");
     if (group_ == 0) {
       CheckPerColumn(kOp, "scale", scale, n);
-      NPU_CHECK(!offset || result_ == DType::kInt8, "[", kOp,
-                "] expected offset only with a result of int8 or groups, got ", NameOf(result_));
+      NPU_OP_CHECK(kOp, !offset || result_ == DType::kInt8,
+                   "expected offset only with a result of int8 or groups, got ", NameOf(result_));
       return CheckPerColumn(kOp, "offset", offset, n);
     }
-    NPU_CHECK(k % group_ == 0 && scale.shape == Shape({k / group_, n}), "[", kOp, "] expected scale of shape [", k,
-              " / ", group_, ", ", n, "], groups of ", group_, " rows, got ", scale.shape);
-    NPU_CHECK(result_ == DType::kFloat16 || result_ == DType::kBFloat16, "[", kOp,
-              "] expected a result of float16 or bfloat16 with groups, got ", NameOf(result_));
+    NPU_OP_CHECK(kOp, k % group_ == 0 && scale.shape == Shape({k / group_, n}), "expected scale of shape [", k, " / ",
+                 group_, ", ", n, "], groups of ", group_, " rows, got ", scale.shape);
+    NPU_OP_CHECK(kOp, result_ == DType::kFloat16 || result_ == DType::kBFloat16,
+                 "expected a result of float16 or bfloat16 with groups, got ", NameOf(result_));
     if (call.left == DType::kInt8) {
-      NPU_CHECK(offset && offset.shape == Shape{n}, "[", kOp, "] expected offset of shape [", n,
-                "] with x1 of int8 and groups, got ", offset ? Concat(offset.shape) : "none");
+      NPU_OP_CHECK(kOp, offset && offset.shape == Shape{n}, "expected offset of shape [", n,
+                   "] with x1 of int8 and groups, got ", offset ? Concat(offset.shape) : "none");
     } else {
-      NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp, "] expected offset of scale's shape ", scale.shape,
-                ", got ", offset.shape);
+      NPU_OP_CHECK(kOp, !offset || offset.shape == scale.shape, "expected offset of scale's shape ", scale.shape,
+                   ", got ", offset.shape);
     }
   }
 
@@ -180,11 +181,11 @@ class QuantMatmulKernel final : public Kernel {
     const int64_t n = call.s.n;
     const bool may_vary = call.s.batch.rank() == 1;
     const Shape each = may_vary ? Shape({call.s.batch[0], 1, n}) : Shape{n};
-    NPU_CHECK(bias.shape == Shape{n} || bias.shape == each, "[", kOp, "] expected bias of shape ", Shape{n},
-              may_vary ? Concat(" or ", each) : "", ", got ", bias.shape);
-    NPU_CHECK(group_ == 0, "[", kOp, "] expected no bias with groups, got one");
-    NPU_CHECK(result_ != DType::kInt32 || bias.dtype == DType::kInt32, "[", kOp,
-              "] expected bias of int32 with a result of int32, got ", NameOf(bias.dtype));
+    NPU_OP_CHECK(kOp, bias.shape == Shape{n} || bias.shape == each, "expected bias of shape ", Shape{n},
+                 may_vary ? Concat(" or ", each) : "", ", got ", bias.shape);
+    NPU_OP_CHECK(kOp, group_ == 0, "expected no bias with groups, got one");
+    NPU_OP_CHECK(kOp, result_ != DType::kInt32 || bias.dtype == DType::kInt32,
+                 "expected bias of int32 with a result of int32, got ", NameOf(bias.dtype));
   }
 
   void Run(const Call& call) const {

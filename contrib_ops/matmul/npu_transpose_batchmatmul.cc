@@ -6,6 +6,7 @@
 
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scale_values.h"
 
 namespace npu {
@@ -20,8 +21,8 @@ constexpr const char* kOp = "npu_transpose_batchmatmul";
 bool IsPermuted(const Attributes& attributes, const char* name, const Shape& first, const Shape& second) {
   if (!attributes.Has(name)) return false;
   const Shape given(attributes.Ints(name));
-  NPU_CHECK(given == first || given == second, "[", kOp, "] expected another order of axes: ", name, " should be ",
-            first, first == second ? "" : Concat(" or ", second), ", got ", given);
+  NPU_OP_CHECK(kOp, given == first || given == second, "expected another order of axes: ", name, " should be ", first,
+               first == second ? "" : Concat(" or ", second), ", got ", given);
   return given == second;
 }
 
@@ -48,28 +49,28 @@ class TransposeBatchMatMulKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input), weight = packed_.empty() ? ctx.Input(In::weight) : weight_view_;
-    NPU_CHECK(!ctx.Input(In::bias), "[", kOp, "] expected no bias, got one");
-    NPU_CHECK(x && weight && x.shape.rank() == 3 && weight.shape.rank() == 3, "[", kOp,
-              "] expected input and weight of three axes, got ", x.shape, " and ", weight.shape);
-    NPU_CHECK(x.dtype == weight.dtype, "[", kOp, "] expected a weight of input's dtype ", NameOf(x.dtype), ", got ",
-              NameOf(weight.dtype));
+    NPU_OP_CHECK(kOp, !ctx.Input(In::bias), "expected no bias, got one");
+    NPU_OP_CHECK(kOp, x && weight && x.shape.rank() == 3 && weight.shape.rank() == 3,
+                 "expected input and weight of three axes, got ", x.shape, " and ", weight.shape);
+    NPU_OP_CHECK(kOp, x.dtype == weight.dtype, "expected a weight of input's dtype ", NameOf(x.dtype), ", got ",
+                 NameOf(weight.dtype));
     Shape a = x.shape, b = weight.shape;
     if (rows_first_) std::swap(a[0], a[1]);
     if (transposed_) std::swap(b[1], b[2]);
-    NPU_CHECK(a[0] == b[0] && a[2] == b[1], "[", kOp,
-              "] expected input [B, M, K] and weight [B, K, N] once permuted, got ", a, " and ", b);
+    NPU_OP_CHECK(kOp, a[0] == b[0] && a[2] == b[1], "expected input [B, M, K] and weight [B, K, N] once permuted, got ",
+                 a, " and ", b);
     MatMulShape s;
     s.batches = a[0];
     s.m = a[1];
     s.k = a[2];
     s.n = b[2];
     const int64_t columns = Shape({s.batches, s.n}).Elements();
-    NPU_CHECK(factor_ >= 1 && columns % factor_ == 0, "[", kOp, "] expected batch_split_factor to divide the ", columns,
-              " columns of all matrices, got ", factor_);
+    NPU_OP_CHECK(kOp, factor_ >= 1 && columns % factor_ == 0, "expected batch_split_factor to divide the ", columns,
+                 " columns of all matrices, got ", factor_);
     const TensorView scale = ctx.Input(In::scale);
-    NPU_CHECK(!scale || factor_ == 1, "[", kOp, "] expected batch_split_factor 1 with scale, got ", factor_);
-    NPU_CHECK(!scale || scale.shape == Shape{columns}, "[", kOp, "] expected scale of shape [", columns, "], got ",
-              scale.shape);
+    NPU_OP_CHECK(kOp, !scale || factor_ == 1, "expected batch_split_factor 1 with scale, got ", factor_);
+    NPU_OP_CHECK(kOp, !scale || scale.shape == Shape{columns}, "expected scale of shape [", columns, "], got ",
+                 scale.shape);
 
     const int64_t block = columns / factor_;
     const TensorView y = scale          ? ctx.Output(Out::y, DType::kInt8, {s.m, 1, columns})

@@ -5,6 +5,7 @@
 #include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/antiquant.h"
 #include "ep/kernels/quantization/quantized_weight.h"
 #include "ep/kernels/quantization/scale_values.h"
@@ -31,11 +32,11 @@ class WeightQuantKernel final : public Kernel {
       : group_(info.attributes.Int("antiquant_group_size")), inner_precise_(info.attributes.Int("inner_precise")) {
     if (const auto x = DeclaredShape(info, In::x); x && x->rank() > 0) depth_ = x->back();
     scales_ = DeclaredShape(info, In::antiquant_scale);
-    NPU_CHECK(group_ >= 0, "[", kOp, "] expected antiquant_group_size of 0 or more, got ", group_);
-    NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", kOp, "] expected inner_precise 0 or 1, got ",
-              inner_precise_);
-    NPU_CHECK(!info.attributes.Has("weight_dtype"), "[", kOp, "] expected no weight_dtype on this device, got ",
-              info.attributes.Int("weight_dtype"));
+    NPU_OP_CHECK(kOp, group_ >= 0, "expected antiquant_group_size of 0 or more, got ", group_);
+    NPU_OP_CHECK(kOp, inner_precise_ == 0 || inner_precise_ == 1, "expected inner_precise 0 or 1, got ",
+                 inner_precise_);
+    NPU_OP_CHECK(kOp, !info.attributes.Has("weight_dtype"), "expected no weight_dtype on this device, got ",
+                 info.attributes.Int("weight_dtype"));
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -55,29 +56,29 @@ class WeightQuantKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), weight = packed_ ? weight_view_ : ctx.Input(In::weight);
-    NPU_CHECK(x && weight && x.shape.rank() >= 2 && weight.shape.rank() >= 2, "[", kOp,
-              "] expected x [.., M, K] and weight [.., K, N], got ", x.shape, " and ", weight.shape);
+    NPU_OP_CHECK(kOp, x && weight && x.shape.rank() >= 2 && weight.shape.rank() >= 2,
+                 "expected x [.., M, K] and weight [.., K, N], got ", x.shape, " and ", weight.shape);
     const QuantizedWeight layout = QuantizedWeight::Of(kOp, "weight", weight, x.shape.back());
-    NPU_CHECK(!packed_ || layout == packed_layout_, "[", kOp, "] expected x [.., ", packed_layout_.k,
-              "] as the model declares it, got ", x.shape);
+    NPU_OP_CHECK(kOp, !packed_ || layout == packed_layout_, "expected x [.., ", packed_layout_.k,
+                 "] as the model declares it, got ", x.shape);
     Shape matrices = weight.shape;
     matrices[matrices.rank() - 2] = layout.k;
     matrices[matrices.rank() - 1] = layout.n;
     const MatMulShape s = InferMatMul(kOp, x.shape, matrices);
 
     const TensorView bias = ctx.Input(In::bias);
-    NPU_CHECK(!bias || bias.shape == Shape{layout.n} || bias.shape == Shape({1, layout.n}), "[", kOp,
-              "] expected a bias of shape [", layout.n, "] or [1, ", layout.n, "], got ", bias.shape);
+    NPU_OP_CHECK(kOp, !bias || bias.shape == Shape{layout.n} || bias.shape == Shape({1, layout.n}),
+                 "expected a bias of shape [", layout.n, "] or [1, ", layout.n, "], got ", bias.shape);
     const TensorView quant_scale = ctx.Input(In::quant_scale), quant_offset = ctx.Input(In::quant_offset);
     CheckPerColumn(kOp, "quant_scale", quant_scale, layout.n);
-    NPU_CHECK(!quant_offset || quant_scale, "[", kOp, "] expected quant_scale with quant_offset, got none");
-    NPU_CHECK(!quant_offset || quant_offset.shape == quant_scale.shape, "[", kOp,
-              "] expected quant_offset of quant_scale's shape ", quant_scale.shape, ", got ", quant_offset.shape);
+    NPU_OP_CHECK(kOp, !quant_offset || quant_scale, "expected quant_scale with quant_offset, got none");
+    NPU_OP_CHECK(kOp, !quant_offset || quant_offset.shape == quant_scale.shape,
+                 "expected quant_offset of quant_scale's shape ", quant_scale.shape, ", got ", quant_offset.shape);
     const TensorView scale = packed_scale_ ? packed_scale_.values() : ctx.Input(In::antiquant_scale);
     const TensorView offset = packed_offset_ ? packed_offset_.values() : ctx.Input(In::antiquant_offset);
     CheckAntiquant(kOp, x.dtype, layout, group_, scale, offset);
-    NPU_CHECK(!quant_scale || scale.dtype != DType::kInt64, "[", kOp,
-              "] expected no quant_scale with an antiquant_scale of 64 bits, got one of ", NameOf(quant_scale.dtype));
+    NPU_OP_CHECK(kOp, !quant_scale || scale.dtype != DType::kInt64,
+                 "expected no quant_scale with an antiquant_scale of 64 bits, got one of ", NameOf(quant_scale.dtype));
 
     Values values;
     gemm::Dequantization dequantization{

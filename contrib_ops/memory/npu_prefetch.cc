@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -19,15 +20,15 @@ class PrefetchKernel final : public Kernel {
  public:
   explicit PrefetchKernel(const KernelInfo& info)
       : max_size_(info.attributes.Int("max_size")), offset_(info.attributes.Int("offset")) {
-    NPU_CHECK(max_size_ > 0, "[", kOp, "] The max_size should be greater than zero, but got ", max_size_, ".");
-    NPU_CHECK(offset_ >= 0, "[", kOp, "] The offset should be nonnegative, but got ", offset_, ".");
+    NPU_OP_CHECK(kOp, max_size_ > 0, "The max_size should be greater than zero, but got ", max_size_, ".");
+    NPU_OP_CHECK(kOp, offset_ >= 0, "The offset should be nonnegative, but got ", offset_, ".");
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor self");
+    NPU_OP_CHECK(kOp, x, "expected the tensor self");
     const int64_t bytes = static_cast<int64_t>(x.bytes());
-    NPU_CHECK(offset_ <= bytes, "[", kOp, "] expected offset within the ", bytes, " bytes of self, got ", offset_);
+    NPU_OP_CHECK(kOp, offset_ <= bytes, "expected offset within the ", bytes, " bytes of self, got ", offset_);
     const int64_t end = offset_ + std::min({max_size_, bytes - offset_, kMostBytes});
     if (end == offset_) return;
     ctx.Launch(kOp, [data = x.as<const char>(), begin = offset_, end] {

@@ -5,6 +5,7 @@
 
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "contrib_ops/microsoft/projected_attention.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -22,8 +23,7 @@ class MicrosoftAttentionKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const Shape& x = ctx.Input(0).shape;
-    NPU_CHECK(!one_row_ || (x.rank() == 3 && x[1] == 1), "[", heads_.op, "] expected input [batch, 1, hidden], got ",
-              x);
+    NPU_OP_CHECK(heads_.op, !one_row_ || (x.rank() == 3 && x[1] == 1), "expected input [batch, 1, hidden], got ", x);
     const TensorView projected = projection_.Launch(ctx, heads_, 3, ctx.Input(0), ctx.Input(1), ctx.Input(2));
     heads_.Attend(ctx, projected,
                   {.mask = ctx.Input(3), .past = ctx.Input(4), .past_length = ctx.Input(6), .bias = ctx.Input(5)});

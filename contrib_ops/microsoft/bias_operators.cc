@@ -6,16 +6,17 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/elementwise/upcast.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
 namespace {
 
 void CheckBias(const char* op, const TensorView& x, const TensorView& bias, bool whole) {
-  NPU_CHECK(x.shape.rank() >= 1, "[", op, "] expected an input of one dimension or more, got shape ", x.shape);
+  NPU_OP_CHECK(op, x.shape.rank() >= 1, "expected an input of one dimension or more, got shape ", x.shape);
   const Shape row{x.shape.back()};
-  NPU_CHECK(bias.dtype == x.dtype && (bias.shape == row || (whole && bias.shape == x.shape)), "[", op,
-            "] expected a bias of ", NameOf(x.dtype), " ", row, ", got ", NameOf(bias.dtype), " ", bias.shape);
+  NPU_OP_CHECK(op, bias.dtype == x.dtype && (bias.shape == row || (whole && bias.shape == x.shape)),
+               "expected a bias of ", NameOf(x.dtype), " ", row, ", got ", NameOf(bias.dtype), " ", bias.shape);
 }
 
 constexpr DTypeSet kSplitTypes{DType::kFloat32, DType::kFloat16};
@@ -29,7 +30,7 @@ class BiasSplitGeluKernel final : public Kernel {
     const TensorView x = ctx.Input(0), bias = ctx.Input(1);
     CheckBias(kOp, x, bias, false);
     Shape shape = x.shape;
-    NPU_CHECK(shape.back() % 2 == 0, "[", kOp, "] expected an even last dimension, got shape ", shape);
+    NPU_OP_CHECK(kOp, shape.back() % 2 == 0, "expected an even last dimension, got shape ", shape);
     const int64_t n = shape.back() / 2;
     shape[shape.rank() - 1] = n;
     const TensorView y = ctx.Output(0, x.dtype, shape);
@@ -74,11 +75,10 @@ class BiasDropoutKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), bias = ctx.Input(1), residual = ctx.Input(2), training = ctx.Input(4);
     CheckBias(kOp, x, bias, true);
-    NPU_CHECK(!residual || (residual.dtype == x.dtype && residual.shape == x.shape), "[", kOp,
-              "] expected a residual of ", NameOf(x.dtype), " ", x.shape, ", got ", NameOf(residual.dtype), " ",
-              residual.shape);
-    NPU_CHECK(!training || (training.elements() == 1 && !training.as<const bool>()[0]), "[", kOp,
-              "] expected no training_mode or one that is false: only inference is implemented");
+    NPU_OP_CHECK(kOp, !residual || (residual.dtype == x.dtype && residual.shape == x.shape), "expected a residual of ",
+                 NameOf(x.dtype), " ", x.shape, ", got ", NameOf(residual.dtype), " ", residual.shape);
+    NPU_OP_CHECK(kOp, !training || (training.elements() == 1 && !training.as<const bool>()[0]),
+                 "expected no training_mode or one that is false: only inference is implemented");
     const TensorView y = ctx.Output(0, x.dtype, x.shape), mask = ctx.Output(1, DType::kBool, x.shape);
     if (y.elements() == 0) return;
     const int64_t n = x.shape.back();

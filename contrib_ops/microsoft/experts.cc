@@ -8,6 +8,7 @@
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/moe/top_keys.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/row_block.h"
@@ -139,17 +140,17 @@ struct Work {
 
 ExpertActivation::ExpertActivation(const char* op, const Attributes& attributes, bool third) {
   const NamedKind* named = KindOf(attributes.String("activation_type"));
-  NPU_CHECK(named != nullptr, "[", op, "] expected activation_type identity, relu, gelu, silu or swiglu, got '",
-            attributes.String("activation_type"), "'");
+  NPU_OP_CHECK(op, named != nullptr, "expected activation_type identity, relu, gelu, silu or swiglu, got '",
+               attributes.String("activation_type"), "'");
   kind = named->kind;
   alpha = static_cast<float>(attributes.Float("activation_alpha"));
   beta = static_cast<float>(attributes.Float("activation_beta"));
   if (attributes.Has("swiglu_limit")) limit = static_cast<float>(attributes.Float("swiglu_limit"));
   const int64_t fusion = kind == Kind::kSwiGlu ? attributes.Int("swiglu_fusion") : 0;
-  NPU_CHECK(fusion >= 0 && fusion <= 2, "[", op, "] expected swiglu_fusion 0, 1 or 2, got ", fusion);
-  NPU_CHECK(!third || fusion == 0, "[", op, "] expected no third weights with swiglu_fusion ", fusion);
-  NPU_CHECK(third || kind != Kind::kSwiGlu || fusion != 0, "[", op,
-            "] expected third weights with swiglu_fusion 0, got none");
+  NPU_OP_CHECK(op, fusion >= 0 && fusion <= 2, "expected swiglu_fusion 0, 1 or 2, got ", fusion);
+  NPU_OP_CHECK(op, !third || fusion == 0, "expected no third weights with swiglu_fusion ", fusion);
+  NPU_OP_CHECK(op, third || kind != Kind::kSwiGlu || fusion != 0,
+               "expected third weights with swiglu_fusion 0, got none");
   linear = third ? Linear::kApart : fusion == 1 ? Linear::kInterleaved : fusion == 2 ? Linear::kBehind : Linear::kNone;
 }
 
@@ -218,19 +219,19 @@ std::string WhyExpertsUnsupported(const NodeView& node) {
 
 void CheckExpertInputs(const char* op, const TensorView& x, const TensorView& logits, int64_t experts, int64_t hidden,
                        int64_t k) {
-  NPU_CHECK((x.shape.rank() == 2 || x.shape.rank() == 3) && x.shape.back() == hidden, "[", op,
-            "] expected input [tokens, ", hidden, "] or [batch, sequence, ", hidden, "], got ", x.shape);
+  NPU_OP_CHECK(op, (x.shape.rank() == 2 || x.shape.rank() == 3) && x.shape.back() == hidden, "expected input [tokens, ",
+               hidden, "] or [batch, sequence, ", hidden, "], got ", x.shape);
   const Shape wanted{x.shape.Elements(0, x.shape.rank() - 1), experts};
-  NPU_CHECK(logits.dtype == x.dtype && logits.shape == wanted, "[", op, "] expected router_probs of ", NameOf(x.dtype),
-            " ", wanted, ", got ", NameOf(logits.dtype), " ", logits.shape);
-  NPU_CHECK(k >= 1 && k <= experts, "[", op, "] expected k from 1 to ", experts, ", got ", k);
+  NPU_OP_CHECK(op, logits.dtype == x.dtype && logits.shape == wanted, "expected router_probs of ", NameOf(x.dtype), " ",
+               wanted, ", got ", NameOf(logits.dtype), " ", logits.shape);
+  NPU_OP_CHECK(op, k >= 1 && k <= experts, "expected k from 1 to ", experts, ", got ", k);
 }
 
 void CheckExpertBias(const char* op, const char* name, const TensorView& bias, const TensorView& x, int64_t experts,
                      int64_t columns) {
   const Shape wanted{experts, columns};
-  NPU_CHECK(!bias || (bias.dtype == x.dtype && bias.shape == wanted), "[", op, "] expected ", name, " of ",
-            NameOf(x.dtype), " ", wanted, ", got ", NameOf(bias.dtype), " ", bias.shape);
+  NPU_OP_CHECK(op, !bias || (bias.dtype == x.dtype && bias.shape == wanted), "expected ", name, " of ", NameOf(x.dtype),
+               " ", wanted, ", got ", NameOf(bias.dtype), " ", bias.shape);
 }
 
 gemm::Epilogue ExpertEpilogue(const TensorView& bias, int64_t expert, int64_t columns) {

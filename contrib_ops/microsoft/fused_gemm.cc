@@ -6,6 +6,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_step.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -43,7 +44,7 @@ class FusedGemmKernel final : public Kernel {
   explicit FusedGemmKernel(const KernelInfo& info) : gemm_(MakeStep("Gemm", 13, info, info.attributes)) {
     const std::string name = info.attributes.String("activation", "");
     const Activation* activation = Find(name);
-    NPU_CHECK(activation != nullptr || name.empty(), "[", kOp, "] expected a known activation, got '", name, "'");
+    NPU_OP_CHECK(kOp, activation != nullptr || name.empty(), "expected a known activation, got '", name, "'");
     Attributes numbers;
     for (const char* number : {"alpha", "beta", "gamma"}) {
       const std::string given = std::string("activation_") + number;

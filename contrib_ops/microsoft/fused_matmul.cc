@@ -3,6 +3,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/batches.h"
 #include "ep/kernels/matmul/plain_product.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -41,8 +42,8 @@ class FusedMatMulKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(0), b = packed_ ? weight_ : ctx.Input(1);
-    NPU_CHECK(a.dtype == b.dtype, "[", kOp, "] expected operands of one type, got ", NameOf(a.dtype), " and ",
-              NameOf(b.dtype));
+    NPU_OP_CHECK(kOp, a.dtype == b.dtype, "expected operands of one type, got ", NameOf(a.dtype), " and ",
+                 NameOf(b.dtype));
     const MatMulShape s = InferMatMul(kOp, Turned(a.shape, turn_a_), Turned(b.shape, turn_b_));
     const TensorView y = ctx.Output(0, a.dtype, s.output);
     if (y.elements() == 0) return;

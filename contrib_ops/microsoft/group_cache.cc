@@ -1,6 +1,7 @@
 #include "contrib_ops/microsoft/group_cache.h"
 
 #include "ep/kernels/elementwise/narrow.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantize.h"
 
 namespace npu {
@@ -9,11 +10,11 @@ CacheForm CacheForm::Of(const char* op, OpContext& ctx, const std::string& quant
                         const TensorView& scale, DType dtype, int64_t heads, int64_t columns) {
   CacheForm form{dtype, columns, scale, quantisation == "PER_CHANNEL"};
   if (!scale) return form;
-  NPU_CHECK(columns <= kMaxQuantisedColumns && columns % 2 == 0, "[", op, "] expected an even head size up to ",
-            kMaxQuantisedColumns, " of a quantised cache, got ", columns);
+  NPU_OP_CHECK(op, columns <= kMaxQuantisedColumns && columns % 2 == 0, "expected an even head size up to ",
+               kMaxQuantisedColumns, " of a quantised cache, got ", columns);
   const int64_t count = form.per_column ? heads * columns : 1;
-  NPU_CHECK(scale.elements() == count, "[", op, "] expected ", name, " of ", count, " elements for ", quantisation,
-            ", got shape ", scale.shape);
+  NPU_OP_CHECK(op, scale.elements() == count, "expected ", name, " of ", count, " elements for ", quantisation,
+               ", got shape ", scale.shape);
   form.factors = static_cast<float*>(ctx.Workspace(static_cast<size_t>(count) * sizeof(float)));
   return form;
 }

@@ -7,6 +7,7 @@
 
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -49,9 +50,9 @@ class GroupedHeadsKernel : public Kernel {
         scale_(info.attributes.Float("scale")),
         softcap_(static_cast<float>(info.attributes.Float("softcap"))),
         norm_epsilon_(info.attributes.Float("qk_norm_epsilon")) {
-    NPU_CHECK(heads_ > 0 && key_heads_ > 0 && heads_ <= INT32_MAX && heads_ % key_heads_ == 0, "[", op,
-              "] expected a kv_num_heads that divides num_heads, got ", key_heads_, " and ", heads_);
-    NPU_CHECK(softcap_ >= 0 && std::isfinite(softcap_), "[", op, "] expected a softcap of 0 or more, got ", softcap_);
+    NPU_OP_CHECK(op, heads_ > 0 && key_heads_ > 0 && heads_ <= INT32_MAX && heads_ % key_heads_ == 0,
+                 "expected a kv_num_heads that divides num_heads, got ", key_heads_, " and ", heads_);
+    NPU_OP_CHECK(op, softcap_ >= 0 && std::isfinite(softcap_), "expected a softcap of 0 or more, got ", softcap_);
   }
 
   // Attention of heads of `size` elements; rows and sequences are to be added.
@@ -72,8 +73,8 @@ class GroupedHeadsKernel : public Kernel {
                     NewRows& rows) const {
     HeadNorm norm{rows, ctx.Input(i), nullptr, count, size, norm_epsilon_};
     if (!norm.weight) return norm;
-    NPU_CHECK(norm.weight.shape == Shape{size} && norm.weight.dtype == dtype, "[", op_, "] expected ", name,
-              " of query's type and shape [", size, "], got ", norm.weight.shape);
+    NPU_OP_CHECK(op_, norm.weight.shape == Shape{size} && norm.weight.dtype == dtype, "expected ", name,
+                 " of query's type and shape [", size, "], got ", norm.weight.shape);
     norm.to = ctx.Workspace(BytesFor(dtype, Shape{count, rows.heads, size}.Elements()));
     rows = {static_cast<const char*>(norm.to), rows.heads, rows.heads * size};
     return norm;
@@ -82,8 +83,8 @@ class GroupedHeadsKernel : public Kernel {
   // The norms of the `count` new rows of queries and keys, whose weights are the inputs `q` and `k`.
   template <class Preparation>
   void TakeNorms(OpContext& ctx, size_t q, size_t k, DType dtype, int64_t count, Preparation& p) const {
-    NPU_CHECK(ctx.Input(q).present == ctx.Input(k).present, "[", op_,
-              "] expected both q_norm_weight and k_norm_weight, or none");
+    NPU_OP_CHECK(op_, ctx.Input(q).present == ctx.Input(k).present,
+                 "expected both q_norm_weight and k_norm_weight, or none");
     p.query_norm = TakeNorm(ctx, q, "q_norm_weight", dtype, count, p.size, p.query);
     p.key_norm = TakeNorm(ctx, k, "k_norm_weight", dtype, count, p.size, p.key);
   }

@@ -9,6 +9,7 @@
 #include "ep/kernels/attention/core/attention.h"
 #include "ep/kernels/attention/core/bfloat16_operands.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -54,7 +55,7 @@ HeadRows HeadRows::Columns(const TensorView& matrix, int64_t heads, int64_t size
 void HeadAttention::Launch(OpContext& ctx) const {
   const Axes& q = query.axes;
   const int64_t total = past_rows + key.axes.rows;
-  NPU_CHECK(total < INT32_MAX, "[", op, "] expected fewer than 2^31 - 1 keys, got ", total);
+  NPU_OP_CHECK(op, total < INT32_MAX, "expected fewer than 2^31 - 1 keys, got ", total);
   ScoreShape scores{q.batch, q.heads, q.rows, total};
   if (ragged) scores = {ragged->sequences(), q.heads, ragged->longest, ragged->longest};
   ScoreBias score_bias(op, mask_name, mask, bias, scores, hidden);
@@ -106,30 +107,30 @@ void HeadAttention::Launch(OpContext& ctx) const {
 }
 
 RaggedRows ReadRaggedRows(const char* op, const TensorView& cumulative, const Shape& token_offset, int64_t count) {
-  NPU_CHECK(token_offset.rank() == 2, "[", op, "] expected token_offset [batch, sequence], got shape ", token_offset);
+  NPU_OP_CHECK(op, token_offset.rank() == 2, "expected token_offset [batch, sequence], got shape ", token_offset);
   RaggedRows rows{ReadHostInts(op, "cumulative_sequence_length", cumulative), token_offset[1]};
   const int64_t sequences = token_offset[0];
-  NPU_CHECK(rows.sequences() == sequences && rows.starts.front() == 0 && rows.starts.back() == count, "[", op,
-            "] expected cumulative_sequence_length from 0 to the number of tokens, ", count, ", for ", sequences,
-            " sequences, got shape ", cumulative.shape);
+  NPU_OP_CHECK(op, rows.sequences() == sequences && rows.starts.front() == 0 && rows.starts.back() == count,
+               "expected cumulative_sequence_length from 0 to the number of tokens, ", count, ", for ", sequences,
+               " sequences, got shape ", cumulative.shape);
   for (size_t b = 1; b < rows.starts.size(); ++b) {
     const int64_t length = rows.starts[b] - rows.starts[b - 1];
-    NPU_CHECK(length >= 0 && length <= rows.longest, "[", op, "] expected sequences of 0 to ", rows.longest,
-              " tokens, got ", length);
+    NPU_OP_CHECK(op, length >= 0 && length <= rows.longest, "expected sequences of 0 to ", rows.longest,
+                 " tokens, got ", length);
   }
   return rows;
 }
 
 int64_t HeadSize(const char* op, const char* name, int64_t columns, int64_t heads) {
-  NPU_CHECK(columns > 0 && columns % heads == 0 && columns / heads <= attention::kMaxHeadSize, "[", op, "] expected ",
-            name, " with columns for ", heads, " heads of 1 to ", attention::kMaxHeadSize, ", got ", columns);
+  NPU_OP_CHECK(op, columns > 0 && columns % heads == 0 && columns / heads <= attention::kMaxHeadSize, "expected ", name,
+               " with columns for ", heads, " heads of 1 to ", attention::kMaxHeadSize, ", got ", columns);
   return columns / heads;
 }
 
 int64_t ReadPastLength(const char* op, const TensorView& given, int64_t new_rows, int64_t capacity) {
   const int64_t past = ReadHostInt(op, "past_sequence_length", given);
-  NPU_CHECK(past >= 0 && past + new_rows <= capacity, "[", op, "] expected a past_sequence_length from 0 to ",
-            capacity - new_rows, " for ", new_rows, " new rows in a cache of ", capacity, ", got ", past);
+  NPU_OP_CHECK(op, past >= 0 && past + new_rows <= capacity, "expected a past_sequence_length from 0 to ",
+               capacity - new_rows, " for ", new_rows, " new rows in a cache of ", capacity, ", got ", past);
   return past;
 }
 

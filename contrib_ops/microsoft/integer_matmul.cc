@@ -2,6 +2,7 @@
 // the latter is quantised to uint8 over its range when it runs.
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/matmul/integer_product.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/dynamic_uint8.h"
 
 namespace npu {
@@ -11,10 +12,10 @@ constexpr DTypeSet kFloat32{DType::kFloat32};
 
 // The scale of B, one or one for each column, and the bias of the columns.
 gemm::Epilogue EpilogueOf(const char* op, const TensorView& b_scale, const TensorView& bias, int64_t columns) {
-  NPU_CHECK(b_scale.elements() == 1 || b_scale.shape == Shape{columns}, "[", op, "] expected b_scale with one element ",
-            "or of shape ", Shape{columns}, ", got ", b_scale.shape);
-  NPU_CHECK(!bias || bias.shape == Shape{columns}, "[", op, "] expected bias of shape ", Shape{columns}, ", got ",
-            bias.shape);
+  NPU_OP_CHECK(op, b_scale.elements() == 1 || b_scale.shape == Shape{columns}, "expected b_scale with one element ",
+               "or of shape ", Shape{columns}, ", got ", b_scale.shape);
+  NPU_OP_CHECK(op, !bias || bias.shape == Shape{columns}, "expected bias of shape ", Shape{columns}, ", got ",
+               bias.shape);
   gemm::Epilogue epilogue;
   epilogue.column_scale = {b_scale.as<const float>(), b_scale.elements() == 1 ? 0 : 1};
   if (bias) epilogue.addend = {bias.data, DType::kFloat32, 0, 1};
@@ -34,7 +35,7 @@ struct MatMulIntegerToFloat {
 
   static Quantized First(OpContext& ctx) {
     const TensorView scale = ctx.Input(2);
-    NPU_CHECK(scale.elements() == 1, "[", kOp, "] expected one a_scale, got shape ", scale.shape);
+    NPU_OP_CHECK(kOp, scale.elements() == 1, "expected one a_scale, got shape ", scale.shape);
     return {ctx.Input(0), ctx.Input(4), scale.as<const float>()};
   }
 };

@@ -11,6 +11,7 @@
 #include "ep/kernels/convert.h"
 #include "ep/kernels/gemm/packed_scales.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -24,11 +25,11 @@ struct Blocks {
         n(attributes.Int("N")),
         bits(attributes.Int("bits")),
         size(attributes.Int("block_size")) {
-    NPU_CHECK(k > 0 && n > 0 && k <= INT32_MAX && n <= INT32_MAX, "[", kOp,
-              "] expected K and N from 1 to 2147483647, got ", k, " and ", n);
-    NPU_CHECK(bits == 2 || bits == 4 || bits == 8, "[", kOp, "] expected bits of 2, 4 or 8, got ", bits);
-    NPU_CHECK(size >= 16 && size <= (1 << 20) && (size & (size - 1)) == 0, "[", kOp,
-              "] expected a block_size that is a power of 2 from 16 on, got ", size);
+    NPU_OP_CHECK(kOp, k > 0 && n > 0 && k <= INT32_MAX && n <= INT32_MAX, "expected K and N from 1 to 2147483647, got ",
+                 k, " and ", n);
+    NPU_OP_CHECK(kOp, bits == 2 || bits == 4 || bits == 8, "expected bits of 2, 4 or 8, got ", bits);
+    NPU_OP_CHECK(kOp, size >= 16 && size <= (1 << 20) && (size & (size - 1)) == 0,
+                 "expected a block_size that is a power of 2 from 16 on, got ", size);
   }
 
   int64_t count() const { return (k + size - 1) / size; }  // of a column
@@ -49,17 +50,17 @@ class MatMulNBitsKernel final : public Kernel {
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     if (input == 1) {
-      NPU_CHECK(constant.dtype == DType::kUInt8 && constant.elements() == blocks_.n * blocks_.row_bytes(), "[", kOp,
-                "] expected B of ", blocks_.n, " columns of ", blocks_.row_bytes(), " bytes, got shape ",
-                constant.shape);
+      NPU_OP_CHECK(kOp, constant.dtype == DType::kUInt8 && constant.elements() == blocks_.n * blocks_.row_bytes(),
+                   "expected B of ", blocks_.n, " columns of ", blocks_.row_bytes(), " bytes, got shape ",
+                   constant.shape);
       CentreWeight(constant, stream);
       if (!has_groups_ || order_) PackWeight(stream);
       return true;
     }
     if (input == kGroups) {
       const int64_t given = constant.elements();
-      NPU_CHECK(given == blocks_.k || given == blocks_.count() * blocks_.size, "[", kOp, "] expected g_idx with ",
-                blocks_.k, " elements, got shape ", constant.shape);
+      NPU_OP_CHECK(kOp, given == blocks_.k || given == blocks_.count() * blocks_.size, "expected g_idx with ",
+                   blocks_.k, " elements, got shape ", constant.shape);
       stream.Launch(kOp, [this, constant] {
         order_.emplace(kOp, constant.as<const int32_t>(), blocks_.k, blocks_.count(), blocks_.size);
       });
@@ -88,13 +89,13 @@ class MatMulNBitsKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(0), points = ctx.Input(3), bias = ctx.Input(5);
     const TensorView scales = packed_scales_ ? packed_scales_.values() : ctx.Input(2);
-    NPU_CHECK(packed_, "[", kOp, "] expected a constant B");
-    NPU_CHECK(a.shape.rank() >= 1 && a.shape.back() == blocks_.k, "[", kOp, "] expected A [.., ", blocks_.k,
-              "], got shape ", a.shape);
-    NPU_CHECK(scales.dtype == a.dtype && scales.elements() == blocks_.n * blocks_.count(), "[", kOp, "] expected ",
-              blocks_.n * blocks_.count(), " scales of A's type, got ", NameOf(scales.dtype), " ", scales.shape);
-    NPU_CHECK(!bias || (bias.dtype == a.dtype && bias.shape == Shape{blocks_.n}), "[", kOp, "] expected bias of ",
-              NameOf(a.dtype), " [", blocks_.n, "], got ", NameOf(bias.dtype), " ", bias.shape);
+    NPU_OP_CHECK(kOp, packed_, "expected a constant B");
+    NPU_OP_CHECK(kOp, a.shape.rank() >= 1 && a.shape.back() == blocks_.k, "expected A [.., ", blocks_.k,
+                 "], got shape ", a.shape);
+    NPU_OP_CHECK(kOp, scales.dtype == a.dtype && scales.elements() == blocks_.n * blocks_.count(), "expected ",
+                 blocks_.n * blocks_.count(), " scales of A's type, got ", NameOf(scales.dtype), " ", scales.shape);
+    NPU_OP_CHECK(kOp, !bias || (bias.dtype == a.dtype && bias.shape == Shape{blocks_.n}), "expected bias of ",
+                 NameOf(a.dtype), " [", blocks_.n, "], got ", NameOf(bias.dtype), " ", bias.shape);
     Shape shape = a.shape;
     shape[shape.rank() - 1] = blocks_.n;
     const TensorView y = ctx.Output(0, a.dtype, shape);
@@ -102,7 +103,7 @@ class MatMulNBitsKernel final : public Kernel {
     const void* offsets = packed_offsets_ ? packed_offsets_.values().data : offsets_.data();  // null: none
     if (points) {                                                                             // given by the call
       CheckPoints(points);
-      NPU_CHECK(a.dtype == dtype_, "[", kOp, "] expected A of ", NameOf(dtype_), ", got ", NameOf(a.dtype));
+      NPU_OP_CHECK(kOp, a.dtype == dtype_, "expected A of ", NameOf(dtype_), ", got ", NameOf(a.dtype));
       void* scratch = ctx.Workspace(BytesFor(dtype_, blocks_.n * blocks_.count()));
       ctx.Launch(kOp, [this, points, scratch] { FillOffsets(points, scratch); });
       offsets = scratch;
@@ -184,9 +185,9 @@ class MatMulNBitsKernel final : public Kernel {
   // Zero points are packed like the weight, or floats of A's type.
   void CheckPoints(const TensorView& points) const {
     const int64_t wanted = blocks_.n * (points.dtype == DType::kUInt8 ? blocks_.point_bytes() : blocks_.count());
-    NPU_CHECK((points.dtype == DType::kUInt8 || points.dtype == dtype_) && points.elements() == wanted, "[", kOp,
-              "] expected ", wanted, " zero points of uint8 or of A's type, got ", NameOf(points.dtype), " ",
-              points.shape);
+    NPU_OP_CHECK(kOp, (points.dtype == DType::kUInt8 || points.dtype == dtype_) && points.elements() == wanted,
+                 "expected ", wanted, " zero points of uint8 or of A's type, got ", NameOf(points.dtype), " ",
+                 points.shape);
   }
   // The middle of the range less the zero point of each block, in A's type.
   void FillOffsets(const TensorView& points, void* offsets) const {

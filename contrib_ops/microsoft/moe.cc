@@ -3,6 +3,7 @@
 
 #include "contrib_ops/microsoft/experts.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -35,8 +36,9 @@ class MoEKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(kInput), logits = ctx.Input(kLogits);
     const TensorView first = WeightOf(ctx, kFirst), second = WeightOf(ctx, kSecond);
-    NPU_CHECK(first.shape.rank() == 3 && second.shape.rank() == 3 && first.elements() > 0 && second.elements() > 0, "[",
-              kOp, "] expected weights [experts, columns, depth], got ", first.shape, " and ", second.shape);
+    NPU_OP_CHECK(kOp,
+                 first.shape.rank() == 3 && second.shape.rank() == 3 && first.elements() > 0 && second.elements() > 0,
+                 "expected weights [experts, columns, depth], got ", first.shape, " and ", second.shape);
     const int64_t experts = first.shape[0], hidden = first.shape[2], inner = second.shape[2];
     CheckExpertInputs(kOp, x, logits, experts, hidden, k_);
     const int64_t columns = activation_.columns_of(inner);
@@ -69,8 +71,9 @@ class MoEKernel final : public Kernel {
   ExpertLayer Layer(OpContext& ctx, size_t input, const TensorView& x, const Shape& shape) const {
     static constexpr const char* kNames[] = {"", "", "fc1", "", "fc2", "", "fc3"};
     const TensorView weight = WeightOf(ctx, input), bias = ctx.Input(input + 1);
-    NPU_CHECK(weight.dtype == x.dtype && weight.shape == shape, "[", kOp, "] expected ", kNames[input],
-              "_experts_weights of ", NameOf(x.dtype), " ", shape, ", got ", NameOf(weight.dtype), " ", weight.shape);
+    NPU_OP_CHECK(kOp, weight.dtype == x.dtype && weight.shape == shape, "expected ", kNames[input],
+                 "_experts_weights of ", NameOf(x.dtype), " ", shape, ", got ", NameOf(weight.dtype), " ",
+                 weight.shape);
     CheckExpertBias(kOp, "bias", bias, x, shape[0], shape[1]);
     const Weight& kept = weights_[input];
     return {[weight, bias, &kept](int64_t expert, const gemm::Matrix& rows, const gemm::Result& y) {

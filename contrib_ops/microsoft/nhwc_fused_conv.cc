@@ -7,6 +7,7 @@
 #include "ep/kernels/activation/output_activation.h"
 #include "ep/kernels/convolution/arguments.h"
 #include "ep/kernels/onnx_step.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -38,7 +39,7 @@ class NhwcFusedConvKernel final : public Kernel {
   // With the channels where ONNX has them, or last.
   TensorView Moved(OpContext& ctx, const TensorView& from, bool last, StepContext::Place place) const {
     const int64_t rank = from.shape.rank();
-    NPU_CHECK(rank >= 3, "[", kOp, "] expected tensors [N, spatial dimensions, C], got shape ", from.shape);
+    NPU_OP_CHECK(kOp, rank >= 3, "expected tensors [N, spatial dimensions, C], got shape ", from.shape);
     std::vector<int64_t> perm{0};
     if (!last) perm.push_back(rank - 1);
     for (int64_t d = last ? 2 : 1; d < rank - (last ? 0 : 1); ++d) perm.push_back(d);

@@ -6,6 +6,7 @@
 #include "contrib_ops/microsoft/head_attention.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "contrib_ops/microsoft/projected_attention.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -24,7 +25,7 @@ class PackedAttentionKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() == 2, "[", kOp, "] expected an input [tokens, hidden], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2, "expected an input [tokens, hidden], got shape ", x.shape);
     RaggedRows ragged = ReadRaggedRows(kOp, ctx.Input(4), ctx.Input(3).shape, x.shape[0]);
     const TensorView projected = projection_.Launch(ctx, heads_, 2, x, ctx.Input(1), ctx.Input(2));
     heads_.Attend(ctx, projected, {.bias = ctx.Input(5), .ragged = std::move(ragged)});
@@ -52,7 +53,7 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
       : float32_products_(info.float32_products),
         heads_(info.attributes.Int("num_heads")),
         scale_(info.attributes.Float("scale")) {
-    NPU_CHECK(heads_ > 0 && heads_ <= INT32_MAX, "[", kOp, "] expected num_heads of 1 or more, got ", heads_);
+    NPU_OP_CHECK(kOp, heads_ > 0 && heads_ <= INT32_MAX, "expected num_heads of 1 or more, got ", heads_);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -60,8 +61,8 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
     HeadAttention a{
         .op = kOp, .dtype = query.dtype, .float32_products = float32_products_, .scale = scale_, .bias = ctx.Input(6)};
     for (const TensorView& view : {key, value, bias, a.bias})
-      NPU_CHECK(!view || view.dtype == query.dtype, "[", kOp, "] expected inputs of query's type ", NameOf(query.dtype),
-                ", got ", NameOf(view.dtype));
+      NPU_OP_CHECK(kOp, !view || view.dtype == query.dtype, "expected inputs of query's type ", NameOf(query.dtype),
+                   ", got ", NameOf(view.dtype));
     if (key) {
       SetRows(query, key, value, a);
     } else {
@@ -69,7 +70,7 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
     }
     const int64_t columns = heads_ * a.query.axes.size;
     const Shape wanted{2 * columns + heads_ * a.value.axes.size};
-    NPU_CHECK(!bias || bias.shape == wanted, "[", kOp, "] expected bias of shape ", wanted, ", got ", bias.shape);
+    NPU_OP_CHECK(kOp, !bias || bias.shape == wanted, "expected bias of shape ", wanted, ", got ", bias.shape);
     if (bias) {
       a.query.bias = bias.data;
       a.key.bias = bias.as<const char>() + BytesFor(bias.dtype, columns);
@@ -83,9 +84,9 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
  private:
   void SetRows(const TensorView& query, const TensorView& key, const TensorView& value, HeadAttention& a) const {
     const Shape& v = value.shape;
-    NPU_CHECK(query.shape.rank() == 2 && key.shape == query.shape && v.rank() == 2 && v[0] == query.shape[0], "[", kOp,
-              "] expected query and key [tokens, hidden] of one shape and value [tokens, hidden], got ", query.shape,
-              ", ", key.shape, " and ", v);
+    NPU_OP_CHECK(kOp, query.shape.rank() == 2 && key.shape == query.shape && v.rank() == 2 && v[0] == query.shape[0],
+                 "expected query and key [tokens, hidden] of one shape and value [tokens, hidden], got ", query.shape,
+                 ", ", key.shape, " and ", v);
     const int64_t size = HeadSize(kOp, "query", query.shape[1], heads_);
     a.query = HeadRows::Columns(query, heads_, size, 0);
     a.key = HeadRows::Columns(key, heads_, size, 0);
@@ -94,8 +95,8 @@ class PackedMultiHeadAttentionKernel final : public Kernel {
   // [tokens, N, 3, D]
   void SetPackedRows(const TensorView& query, const TensorView& value, HeadAttention& a) const {
     const Shape& q = query.shape;
-    NPU_CHECK(!value && q.rank() == 4 && q[1] == heads_ && q[2] == 3, "[", kOp,
-              "] expected key and value, or a query [tokens, ", heads_, ", 3, D] that holds them, got query ", q);
+    NPU_OP_CHECK(kOp, !value && q.rank() == 4 && q[1] == heads_ && q[2] == 3,
+                 "expected key and value, or a query [tokens, ", heads_, ", 3, D] that holds them, got query ", q);
     const int64_t size = HeadSize(kOp, "query", heads_ * q[3], heads_);
     HeadRows* rows[] = {&a.query, &a.key, &a.value};
     for (int part = 0; part < 3; ++part) {

@@ -8,6 +8,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -22,18 +23,17 @@ class RemovePaddingKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() == 3, "[", kOp, "] expected input [batch, sequence, hidden], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 3, "expected input [batch, sequence, hidden], got shape ", x.shape);
     const int64_t batch = x.shape[0], length = x.shape[1], hidden = x.shape[2];
     CheckRowCount(kOp, Shape{batch, length}.Elements());
     const std::vector<int64_t> counts = ReadHostInts(kOp, "sequence_token_count", ctx.Input(1));
-    NPU_CHECK(static_cast<int64_t>(counts.size()) == batch, "[", kOp, "] expected sequence_token_count [", batch,
-              "], got ", counts.size(), " values");
+    NPU_OP_CHECK(kOp, static_cast<int64_t>(counts.size()) == batch, "expected sequence_token_count [", batch, "], got ",
+                 counts.size(), " values");
     std::vector<int32_t> offsets, padding, ends{0};
     int64_t longest = 0;
     for (int64_t b = 0; b < batch; ++b) {
       const int64_t count = counts[static_cast<size_t>(b)];
-      NPU_CHECK(count >= 0 && count <= length, "[", kOp, "] expected sequences of 0 to ", length, " tokens, got ",
-                count);
+      NPU_OP_CHECK(kOp, count >= 0 && count <= length, "expected sequences of 0 to ", length, " tokens, got ", count);
       longest = std::max(longest, count);
       for (int64_t i = 0; i < length; ++i)
         (i < count ? offsets : padding).push_back(static_cast<int32_t>(b * length + i));
@@ -65,9 +65,9 @@ class RestorePaddingKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), offsets = ctx.Input(1);
-    NPU_CHECK(x.shape.rank() == 2 && offsets.shape.rank() == 2 && x.shape[0] <= offsets.elements(), "[", kOp,
-              "] expected input [tokens, hidden] and token_offset [batch, sequence] of as many rows or more, got ",
-              x.shape, " and ", offsets.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2 && offsets.shape.rank() == 2 && x.shape[0] <= offsets.elements(),
+                 "expected input [tokens, hidden] and token_offset [batch, sequence] of as many rows or more, got ",
+                 x.shape, " and ", offsets.shape);
     const int64_t tokens = x.shape[0], hidden = x.shape[1], rows = offsets.elements();
     const TensorView y = ctx.Output(0, x.dtype, Shape{offsets.shape[0], offsets.shape[1], hidden});
     if (y.elements() == 0) return;

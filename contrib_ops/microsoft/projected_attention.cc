@@ -1,6 +1,7 @@
 #include "contrib_ops/microsoft/projected_attention.h"
 
 #include "ep/kernels/matmul/launch.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -13,21 +14,21 @@ ProjectedHeads::ProjectedHeads(const char* name, const KernelInfo& info)
       causal(info.attributes.Bool("unidirectional", false)),
       shares_cache(info.attributes.Bool("past_present_share_buffer", false)),
       sizes(info.attributes.Ints("qkv_hidden_sizes")) {
-  NPU_CHECK(heads > 0 && heads <= INT32_MAX, "[", op, "] expected num_heads of 1 or more, got ", heads);
+  NPU_OP_CHECK(op, heads > 0 && heads <= INT32_MAX, "expected num_heads of 1 or more, got ", heads);
 }
 
 void ProjectedHeads::CheckWeights(const Shape& input, const Shape& weights, int rank) const {
-  NPU_CHECK(input.rank() == rank && weights.rank() == 2 && weights[0] == input.back(), "[", op, "] expected an input [",
-            rank == 3 ? "batch, sequence" : "tokens", ", hidden] and weights [hidden, columns], got ", input, " and ",
-            weights);
+  NPU_OP_CHECK(op, input.rank() == rank && weights.rank() == 2 && weights[0] == input.back(), "expected an input [",
+               rank == 3 ? "batch, sequence" : "tokens", ", hidden] and weights [hidden, columns], got ", input,
+               " and ", weights);
   if (sizes.empty()) {
-    NPU_CHECK(weights[1] % 3 == 0, "[", op, "] expected weights with columns for queries, keys and values, got ",
-              weights);
+    NPU_OP_CHECK(op, weights[1] % 3 == 0, "expected weights with columns for queries, keys and values, got ", weights);
     return;
   }
-  NPU_CHECK(sizes.size() == 3 && sizes[0] == sizes[1] && sizes[0] > 0 && sizes[0] <= weights[1] && sizes[2] > 0 &&
-                sizes[2] == weights[1] - 2 * sizes[0],
-            "[", op, "] expected qkv_hidden_sizes [D, D, Dv], whose sum is the number of columns of weights ", weights);
+  NPU_OP_CHECK(op,
+               sizes.size() == 3 && sizes[0] == sizes[1] && sizes[0] > 0 && sizes[0] <= weights[1] && sizes[2] > 0 &&
+                   sizes[2] == weights[1] - 2 * sizes[0],
+               "expected qkv_hidden_sizes [D, D, Dv], whose sum is the number of columns of weights ", weights);
 }
 
 TensorView ProjectedHeads::Projected(OpContext& ctx, const Shape& input, DType dtype, int64_t columns) const {
@@ -53,16 +54,17 @@ void ProjectedHeads::Attend(OpContext& ctx, const TensorView& projected, const O
                   .bias = operands.bias,
                   .hidden = hidden,
                   .ragged = operands.ragged};
-  NPU_CHECK(!a.bias || a.bias.dtype == a.dtype, "[", op, "] expected attention_bias of the input's type, got ",
-            NameOf(a.bias.dtype));
+  NPU_OP_CHECK(op, !a.bias || a.bias.dtype == a.dtype, "expected attention_bias of the input's type, got ",
+               NameOf(a.bias.dtype));
   if (a.ragged) return a.Launch(ctx);
   const TensorView& past = operands.past;
   if (past) {
     const Shape& p = past.shape;
-    NPU_CHECK(value_size == size && past.dtype == a.dtype && p.rank() == 5 && p[0] == 2 && p[1] == s[0] &&
-                  p[2] == heads && p[4] == size,
-              "[", op, "] expected past [2, ", s[0], ", ", heads, ", rows, ", size, "] of ", NameOf(a.dtype), ", got ",
-              NameOf(past.dtype), " ", p);
+    NPU_OP_CHECK(op,
+                 value_size == size && past.dtype == a.dtype && p.rank() == 5 && p[0] == 2 && p[1] == s[0] &&
+                     p[2] == heads && p[4] == size,
+                 "expected past [2, ", s[0], ", ", heads, ", rows, ", size, "] of ", NameOf(a.dtype), ", got ",
+                 NameOf(past.dtype), " ", p);
     a.past_rows = a.past_capacity = p[3];
     if (shares_cache) a.past_rows = ReadPastLength(op, operands.past_length, s[1], p[3]);
   }
@@ -92,9 +94,9 @@ TensorView Projection::Launch(OpContext& ctx, const ProjectedHeads& heads, int r
   const TensorView weights = packed_ ? weight_ : given_weights;
   heads.CheckWeights(x.shape, weights.shape, rank);
   const Shape columns{weights.shape.back()};
-  NPU_CHECK(weights.dtype == x.dtype && (!bias || (bias.dtype == x.dtype && bias.shape == columns)), "[", heads.op,
-            "] expected weights and bias ", columns, " of the input's type, got ", NameOf(weights.dtype), " and ",
-            bias.shape);
+  NPU_OP_CHECK(heads.op, weights.dtype == x.dtype && (!bias || (bias.dtype == x.dtype && bias.shape == columns)),
+               "expected weights and bias ", columns, " of the input's type, got ", NameOf(weights.dtype), " and ",
+               bias.shape);
   const TensorView projected = heads.Projected(ctx, x.shape, x.dtype, columns[0]);
   if (projected.elements() == 0) return projected;
   ctx.Launch(heads.op, [this, x, weights, bias, projected] {

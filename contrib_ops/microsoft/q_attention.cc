@@ -2,6 +2,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "contrib_ops/microsoft/projected_attention.h"
 #include "ep/kernels/matmul/integer_product.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -25,10 +26,10 @@ class QAttentionKernel final : public Kernel {
     const MatMulShape s = InferMatMul(kOp, x.shape, weight.shape);
     const TensorView bias = ctx.Input(kBias), scale = ctx.Input(kInputScale), scales = ctx.Input(kWeightScale);
     const Shape columns{s.n};
-    NPU_CHECK(bias.shape == columns, "[", kOp, "] expected bias of shape ", columns, ", got ", bias.shape);
-    NPU_CHECK(scale.elements() == 1 && (scales.elements() == 1 || scales.shape == columns), "[", kOp,
-              "] expected one input_scale and one weight_scale or ", columns, ", got shapes ", scale.shape, " and ",
-              scales.shape);
+    NPU_OP_CHECK(kOp, bias.shape == columns, "expected bias of shape ", columns, ", got ", bias.shape);
+    NPU_OP_CHECK(kOp, scale.elements() == 1 && (scales.elements() == 1 || scales.shape == columns),
+                 "expected one input_scale and one weight_scale or ", columns, ", got shapes ", scale.shape, " and ",
+                 scales.shape);
     const ZeroPoints x_zero(ctx, kOp, "input_zero_point", ctx.Input(kInputPoint), x, s.m, false);
     const ZeroPoints weight_zero(ctx, kOp, "weight_zero_point", ctx.Input(kWeightPoint), weight, s.n, true);
     gemm::Epilogue epilogue;

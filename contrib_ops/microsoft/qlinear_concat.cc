@@ -3,6 +3,7 @@
 
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "contrib_ops/microsoft/quantized_tensor.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -23,9 +24,9 @@ class QLinearConcatKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const size_t given = ctx.input_count();
-    NPU_CHECK(given >= 5 && (given - 2) % 3 == 0, "[", kOp,
-              "] expected Y_scale, Y_zero_point and a tensor, a scale and a zero point for each input, got ", given,
-              " inputs");
+    NPU_OP_CHECK(kOp, given >= 5 && (given - 2) % 3 == 0,
+                 "expected Y_scale, Y_zero_point and a tensor, a scale and a zero point for each input, got ", given,
+                 " inputs");
     const TensorView zero = ctx.Input(1);
     const QuantizationScale y_scale(kOp, "Y", zero.dtype, ctx.Input(0), zero);
     Shape shape = ctx.Input(2).shape;
@@ -37,8 +38,8 @@ class QLinearConcatKernel final : public Kernel {
       const TensorView x = ctx.Input(i);
       Shape wanted = shape;
       if (x.shape.rank() == shape.rank()) wanted[axis] = x.shape[axis];
-      NPU_CHECK(x.shape == wanted, "[", kOp, "] expected inputs whose shapes differ along axis ", axis, " only, got ",
-                shape, " and ", x.shape);
+      NPU_OP_CHECK(kOp, x.shape == wanted, "expected inputs whose shapes differ along axis ", axis, " only, got ",
+                   shape, " and ", x.shape);
       const QuantizationScale scale(kOp, "an input", x.dtype, ctx.Input(i + 1), ctx.Input(i + 2));
       parts.push_back({x.as<const uint8_t>(), scale, x.shape[axis] * inner, total * inner});
       total += x.shape[axis];

@@ -6,6 +6,7 @@
 #include "contrib_ops/microsoft/experts.h"
 #include "contrib_ops/microsoft/integer_bits.h"
 #include "contrib_ops/microsoft/microsoft_op.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -34,11 +35,11 @@ class QMoEKernel final : public Kernel {
         normalized_(info.attributes.Bool("normalize_routing_weights") || !Given(info, kShares)),
         round_a_(info.attributes.Int("accuracy_level") == 4),
         activation_(kOp, info.attributes, Given(info, kThird)) {
-    NPU_CHECK(block_ <= 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0), "[", kOp,
-              "] expected a block_size that is a power of 2 from 16 on, got ", block_);
+    NPU_OP_CHECK(kOp, block_ <= 0 || (block_ >= 16 && (block_ & (block_ - 1)) == 0),
+                 "expected a block_size that is a power of 2 from 16 on, got ", block_);
     for (size_t layer = 0; layer < kLayers; ++layer) {
       const int64_t bits = BitsOfLayer(info.attributes, layer);
-      NPU_CHECK(bits == 2 || bits == 4 || bits == 8, "[", kOp, "] expected weights of 2, 4 or 8 bits, got ", bits);
+      NPU_OP_CHECK(kOp, bits == 2 || bits == 4 || bits == 8, "expected weights of 2, 4 or 8 bits, got ", bits);
       weights_[layer].bits = bits;
     }
     if (!info.input_dtypes.empty()) dtype_ = info.input_dtypes[0];
@@ -54,13 +55,13 @@ class QMoEKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const Weight &first = weights_[0], &second = weights_[1], &third = weights_[2];
-    NPU_CHECK(!first.packed.empty() && !second.packed.empty(), "[", kOp, "] expected constant weights");
+    NPU_OP_CHECK(kOp, !first.packed.empty() && !second.packed.empty(), "expected constant weights");
     const TensorView x = ctx.Input(kInput), logits = ctx.Input(kLogits), shares = ctx.Input(kShares);
     const int64_t experts = first.experts, hidden = first.depth, inner = second.depth;
     CheckExpertInputs(kOp, x, logits, experts, hidden, k_);
-    NPU_CHECK(x.dtype == dtype_ && (!shares || (shares.dtype == x.dtype && shares.shape == logits.shape)), "[", kOp,
-              "] expected router_weights of ", NameOf(dtype_), " ", logits.shape, ", got ", NameOf(shares.dtype), " ",
-              shares.shape);
+    NPU_OP_CHECK(kOp, x.dtype == dtype_ && (!shares || (shares.dtype == x.dtype && shares.shape == logits.shape)),
+                 "expected router_weights of ", NameOf(dtype_), " ", logits.shape, ", got ", NameOf(shares.dtype), " ",
+                 shares.shape);
     ExpertLayers layers{kOp, x, logits, shares, k_, normalized_, activation_, {}, {}, {}, inner};
     layers.first = Layer(ctx, 0, x, experts, activation_.columns_of(inner), hidden);
     layers.second = Layer(ctx, 1, x, experts, hidden, inner);
@@ -89,13 +90,13 @@ class QMoEKernel final : public Kernel {
 
   bool PackWeight(Weight& weight, const TensorView& constant, Stream& stream) {
     const Shape& shape = constant.shape;
-    NPU_CHECK(constant.dtype == DType::kUInt8 && shape.rank() == 3 && shape.Elements() > 0, "[", kOp,
-              "] expected weights [experts, columns, bytes] of uint8, got ", NameOf(constant.dtype), " ", shape);
+    NPU_OP_CHECK(kOp, constant.dtype == DType::kUInt8 && shape.rank() == 3 && shape.Elements() > 0,
+                 "expected weights [experts, columns, bytes] of uint8, got ", NameOf(constant.dtype), " ", shape);
     weight.experts = shape[0];
     weight.columns = shape[1];
     weight.depth = shape[2] * 8 / weight.bits;
-    NPU_CHECK(block_ <= 0 || weight.depth % block_ == 0, "[", kOp, "] expected whole blocks of ", block_,
-              " elements, got weights with a depth of ", weight.depth);
+    NPU_OP_CHECK(kOp, block_ <= 0 || weight.depth % block_ == 0, "expected whole blocks of ", block_,
+                 " elements, got weights with a depth of ", weight.depth);
     const int64_t bytes = shape[1] * shape[2];
     std::vector<uint8_t> centred(CentredBytes(weight.bits, bytes));
     for (int64_t expert = 0; expert < shape[0]; ++expert) {
@@ -110,8 +111,7 @@ class QMoEKernel final : public Kernel {
   }
 
   bool KeepPoints(Weight& weight, const TensorView& constant, Stream& stream) {
-    NPU_CHECK(constant.dtype == DType::kUInt8, "[", kOp, "] expected zero points of uint8, got ",
-              NameOf(constant.dtype));
+    NPU_OP_CHECK(kOp, constant.dtype == DType::kUInt8, "expected zero points of uint8, got ", NameOf(constant.dtype));
     weight.points.resize(constant.bytes());
     stream.Launch(kOp, [&] { std::copy_n(constant.as<const uint8_t>(), weight.points.size(), weight.points.data()); });
     stream.Synchronize();
@@ -125,8 +125,8 @@ class QMoEKernel final : public Kernel {
     // Rows of blocks, or one of all columns, are padded to whole bytes.
     const int64_t rows = block_ > 0 ? weight.experts * weight.columns : weight.experts;
     const int64_t each = block_ > 0 ? BlocksOf(weight) : weight.columns, pitch = (each * weight.bits + 7) / 8;
-    NPU_CHECK(static_cast<int64_t>(weight.points.size()) == rows * pitch, "[", kOp, "] expected ", rows * pitch,
-              " bytes of zero points, got ", weight.points.size());
+    NPU_OP_CHECK(kOp, static_cast<int64_t>(weight.points.size()) == rows * pitch, "expected ", rows * pitch,
+                 " bytes of zero points, got ", weight.points.size());
     weight.offsets.resize(BytesFor(dtype_, rows * each));
     DispatchFloats(kOp, dtype_, [&](auto type) {
       using T = decltype(type);
@@ -142,12 +142,12 @@ class QMoEKernel final : public Kernel {
                     int64_t depth) const {
     const Weight& weight = weights_[layer];
     const TensorView scales = ctx.Input(WeightInput(layer) + kScales), bias = ctx.Input(WeightInput(layer) + kBias);
-    NPU_CHECK(weight.experts == experts && weight.columns == columns && weight.depth == depth, "[", kOp,
-              "] expected weights of ", experts, " experts with ", columns, " columns of ", depth, " elements, got ",
-              weight.experts, ", ", weight.columns, " and ", weight.depth);
+    NPU_OP_CHECK(kOp, weight.experts == experts && weight.columns == columns && weight.depth == depth,
+                 "expected weights of ", experts, " experts with ", columns, " columns of ", depth, " elements, got ",
+                 weight.experts, ", ", weight.columns, " and ", weight.depth);
     const Shape wanted = ScalesOf(weight);
-    NPU_CHECK(scales.dtype == x.dtype && scales.shape == wanted, "[", kOp, "] expected scales of ", NameOf(x.dtype),
-              " ", wanted, ", got ", NameOf(scales.dtype), " ", scales.shape);
+    NPU_OP_CHECK(kOp, scales.dtype == x.dtype && scales.shape == wanted, "expected scales of ", NameOf(x.dtype), " ",
+                 wanted, ", got ", NameOf(scales.dtype), " ", scales.shape);
     CheckExpertBias(kOp, "bias", bias, x, experts, columns);
     const int64_t blocks = BlocksOf(weight);
     return {[=, &weight, group = std::max<int64_t>(0, block_), round_a = round_a_](

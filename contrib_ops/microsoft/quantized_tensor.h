@@ -5,6 +5,7 @@
 #include <array>
 #include <cstdint>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/bytes.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -16,11 +17,12 @@ class QuantizationScale {
   QuantizationScale(const char* op, const char* name, DType dtype, const TensorView& scale,
                     const TensorView& zero_point)
       : scale_(scale), zero_(zero_point), dtype_(dtype) {
-    NPU_CHECK(scale && scale.dtype == DType::kFloat32 && scale.elements() == 1, "[", op, "] expected one scale of ",
-              name, " of float32, got ", NameOf(scale.dtype), " ", scale.shape);
-    NPU_CHECK(kByteTypes.Contains(dtype) && (!zero_point || (zero_point.dtype == dtype && zero_point.elements() == 1)),
-              "[", op, "] expected one zero point of ", name, " of ", NameOf(dtype), ", got ", NameOf(zero_point.dtype),
-              " ", zero_point.shape);
+    NPU_OP_CHECK(op, scale && scale.dtype == DType::kFloat32 && scale.elements() == 1, "expected one scale of ", name,
+                 " of float32, got ", NameOf(scale.dtype), " ", scale.shape);
+    NPU_OP_CHECK(
+        op, kByteTypes.Contains(dtype) && (!zero_point || (zero_point.dtype == dtype && zero_point.elements() == 1)),
+        "expected one zero point of ", name, " of ", NameOf(dtype), ", got ", NameOf(zero_point.dtype), " ",
+        zero_point.shape);
   }
 
   DType dtype() const { return dtype_; }

@@ -4,6 +4,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -29,20 +30,21 @@ void ScoreBias::CheckMask(const char* op, const char* name) {
   } else if (s.rank() == 3 && s[0] == batch && s[1] == rows && s[2] == keys) {
     form_ = Form::kRows;
   } else {
-    NPU_CHECK(s.rank() == 4 && s[0] == batch && s[1] == 1 && s[2] == s[3] && s[3] >= keys && keys >= rows, "[", op,
-              "] expected ", name, " of shape [", batch, "], [", 2 * batch, "], [", 3 * batch + 2, "], [", batch, ", ",
-              keys, "], [", batch, ", ", rows, ", ", keys, "] or [", batch, ", 1, M, M] with M of at least ", keys,
-              ", got ", s);
+    NPU_OP_CHECK(op, s.rank() == 4 && s[0] == batch && s[1] == 1 && s[2] == s[3] && s[3] >= keys && keys >= rows,
+                 "expected ", name, " of shape [", batch, "], [", 2 * batch, "], [", 3 * batch + 2, "], [", batch, ", ",
+                 keys, "], [", batch, ", ", rows, ", ", keys, "] or [", batch, ", 1, M, M] with M of at least ", keys,
+                 ", got ", s);
     form_ = Form::kSquare;
   }
 }
 
 void ScoreBias::CheckBias(const char* op, const TensorView& bias) {
   const Shape& s = bias.shape;
-  NPU_CHECK(s.rank() == 4 && (s[0] == 1 || s[0] == scores_.batch) && (s[1] == 1 || s[1] == scores_.heads) &&
-                s[2] == scores_.rows && s[3] == scores_.keys,
-            "[", op, "] expected attention_bias that broadcasts along the first two dimensions to [", scores_.batch,
-            ", ", scores_.heads, ", ", scores_.rows, ", ", scores_.keys, "], got ", s);
+  NPU_OP_CHECK(op,
+               s.rank() == 4 && (s[0] == 1 || s[0] == scores_.batch) && (s[1] == 1 || s[1] == scores_.heads) &&
+                   s[2] == scores_.rows && s[3] == scores_.keys,
+               "expected attention_bias that broadcasts along the first two dimensions to [", scores_.batch, ", ",
+               scores_.heads, ", ", scores_.rows, ", ", scores_.keys, "], got ", s);
 }
 
 void ScoreBias::Allocate(OpContext& ctx, attention::Problem& problem) {

@@ -3,6 +3,7 @@
 #include "contrib_ops/microsoft/microsoft_op.h"
 #include "ep/kernels/normalization/moments.h"
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -54,21 +55,21 @@ class SkipNormKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), skip = ctx.Input(1), gamma = ctx.Input(2);
     const Shape& shape = x.shape;
-    NPU_CHECK(shape.rank() == 2 || shape.rank() == 3, "[", kOp,
-              "] expected an input [tokens, hidden] or [batch, sequence, hidden], got shape ", shape);
+    NPU_OP_CHECK(kOp, shape.rank() == 2 || shape.rank() == 3,
+                 "expected an input [tokens, hidden] or [batch, sequence, hidden], got shape ", shape);
     const int64_t n = shape.back();
-    NPU_CHECK(n > 0, "[", kOp, "] expected elements to normalise, got shape ", shape);
+    NPU_OP_CHECK(kOp, n > 0, "expected elements to normalise, got shape ", shape);
     const Shape row{n};
     const Shape one_entry = shape.rank() == 3 ? Shape{1, shape[1], n} : shape;
     const Shape entry = shape.rank() == 3 ? Shape{shape[1], n} : shape;
-    NPU_CHECK(skip.dtype == x.dtype && (skip.shape == shape || skip.shape == one_entry || skip.shape == entry), "[",
-              kOp, "] expected skip of the input's type and shape ", shape, ", or of one batch entry, got ",
-              NameOf(skip.dtype), " ", skip.shape);
+    NPU_OP_CHECK(kOp, skip.dtype == x.dtype && (skip.shape == shape || skip.shape == one_entry || skip.shape == entry),
+                 "expected skip of the input's type and shape ", shape, ", or of one batch entry, got ",
+                 NameOf(skip.dtype), " ", skip.shape);
     const TensorView beta = centre ? ctx.Input(3) : TensorView{}, bias = ctx.Input(centre ? 4 : 3);
     const std::pair<const char*, const TensorView*> rows[] = {{"gamma", &gamma}, {"beta", &beta}, {"bias", &bias}};
     for (const auto& [name, view] : rows)
-      NPU_CHECK(!*view || (view->shape == row && view->dtype == x.dtype), "[", kOp, "] expected ", name, " of ",
-                NameOf(x.dtype), " ", row, ", got ", NameOf(view->dtype), " ", view->shape);
+      NPU_OP_CHECK(kOp, !*view || (view->shape == row && view->dtype == x.dtype), "expected ", name, " of ",
+                   NameOf(x.dtype), " ", row, ", got ", NameOf(view->dtype), " ", view->shape);
     Shape statistics = shape;
     statistics[shape.rank() - 1] = 1;
     const SkipNorm task{kOp,

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -39,10 +40,10 @@ class MoeComputeExpertTokensKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView experts = ctx.Input(In::sorted_expert_for_source_row);
-    NPU_CHECK(experts && experts.shape.rank() == 1, "[", kOp, "] expected sorted_expert_for_source_row [N], got ",
-              experts.shape);
-    NPU_CHECK(num_experts_ >= 1 && num_experts_ <= kMaxExperts, "[", kOp, "] expected num_expert in [1, ", kMaxExperts,
-              "], got ", num_experts_);
+    NPU_OP_CHECK(kOp, experts && experts.shape.rank() == 1, "expected sorted_expert_for_source_row [N], got ",
+                 experts.shape);
+    NPU_OP_CHECK(kOp, num_experts_ >= 1 && num_experts_ <= kMaxExperts, "expected num_expert in [1, ", kMaxExperts,
+                 "], got ", num_experts_);
     const int64_t rows = experts.shape[0];
     CheckRowCount(kOp, rows);
     const TensorView y = ctx.Output(Out::y, DType::kInt32, {num_experts_});

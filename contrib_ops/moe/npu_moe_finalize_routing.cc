@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
@@ -96,29 +97,28 @@ class MoeFinalizeRoutingKernel final : public Kernel {
       : is_v2_(info.op_type == "NPUMoeFinalizeRoutingV2"),
         mode_(info.attributes.Int("drop_pad_mode")),
         k_(info.attributes.Int("k")) {
-    NPU_CHECK(mode_ >= 0 && mode_ <= 3, "[", kOp, "] expected drop_pad_mode in [0, 3], got ", mode_);
+    NPU_OP_CHECK(kOp, mode_ >= 0 && mode_ <= 3, "expected drop_pad_mode in [0, 3], got ", mode_);
   }
 
   void Compute(OpContext& ctx) const override {
     const Arguments a = is_v2_ ? ArgumentsOf<nodes::NPUMoeFinalizeRoutingV2::In>(ctx)
                                : ArgumentsOf<nodes::NPUMoeFinalizeRouting::In>(ctx);
-    NPU_CHECK(a.rows && a.index, "[", kOp, "] expected the tensors expanded_permuted_rows and expanded_src_to_dst_row");
+    NPU_OP_CHECK(kOp, a.rows && a.index, "expected the tensors expanded_permuted_rows and expanded_src_to_dst_row");
     const int rank = a.rows.shape.rank();
-    NPU_CHECK(rank == 2 || rank == 3, "[", kOp, "] expected expanded_permuted_rows [R, H] or [E, C, H], got ",
-              a.rows.shape);
-    NPU_CHECK(a.index.shape.rank() == 1, "[", kOp, "] expected expanded_src_to_dst_row [T * K], got ", a.index.shape);
+    NPU_OP_CHECK(kOp, rank == 2 || rank == 3, "expected expanded_permuted_rows [R, H] or [E, C, H], got ",
+                 a.rows.shape);
+    NPU_OP_CHECK(kOp, a.index.shape.rank() == 1, "expected expanded_src_to_dst_row [T * K], got ", a.index.shape);
     const Shape grid = Grid(a);
     const int64_t tokens = grid[0], width = a.rows.shape.back();
     const Shape shape{tokens, width};
-    NPU_CHECK(a.skip1 || !a.skip2, "[", kOp, "] expected skip1 with skip2");
-    NPU_CHECK(!a.skip1 || a.skip1.shape == shape, "[", kOp, "] expected skip1 ", shape, ", got ", a.skip1.shape);
-    NPU_CHECK(!a.skip2 || a.skip2.shape == shape, "[", kOp, "] expected skip2 ", shape, ", got ", a.skip2.shape);
+    NPU_OP_CHECK(kOp, a.skip1 || !a.skip2, "expected skip1 with skip2");
+    NPU_OP_CHECK(kOp, !a.skip1 || a.skip1.shape == shape, "expected skip1 ", shape, ", got ", a.skip1.shape);
+    NPU_OP_CHECK(kOp, !a.skip2 || a.skip2.shape == shape, "expected skip2 ", shape, ", got ", a.skip2.shape);
     if (a.bias) {
-      NPU_CHECK(a.bias.shape.rank() == 2 && a.bias.shape[1] == width, "[", kOp, "] expected bias [E, ", width,
-                "], got ", a.bias.shape);
-      NPU_CHECK(a.experts, "[", kOp, "] expected export_for_source_row with bias");
-      NPU_CHECK(a.experts.shape == grid, "[", kOp, "] expected export_for_source_row ", grid, ", got ",
-                a.experts.shape);
+      NPU_OP_CHECK(kOp, a.bias.shape.rank() == 2 && a.bias.shape[1] == width, "expected bias [E, ", width, "], got ",
+                   a.bias.shape);
+      NPU_OP_CHECK(kOp, a.experts, "expected export_for_source_row with bias");
+      NPU_OP_CHECK(kOp, a.experts.shape == grid, "expected export_for_source_row ", grid, ", got ", a.experts.shape);
     }
     const TensorView y = ctx.Output(nodes::NPUMoeFinalizeRouting::Out::y, a.rows.dtype, shape);
     DispatchFloats(kOp, a.rows.dtype, [&](auto tag) {
@@ -141,14 +141,14 @@ class MoeFinalizeRoutingKernel final : public Kernel {
   Shape Grid(const Arguments& a) const {
     const int64_t total = a.index.elements();
     if (a.scales) {
-      NPU_CHECK(a.scales.shape.rank() == 2, "[", kOp, "] expected scales [T, K], got ", a.scales.shape);
-      NPU_CHECK(a.scales.elements() == total, "[", kOp, "] expected expanded_src_to_dst_row [T * K] for scales ",
-                a.scales.shape, ", got ", a.index.shape);
+      NPU_OP_CHECK(kOp, a.scales.shape.rank() == 2, "expected scales [T, K], got ", a.scales.shape);
+      NPU_OP_CHECK(kOp, a.scales.elements() == total, "expected expanded_src_to_dst_row [T * K] for scales ",
+                   a.scales.shape, ", got ", a.index.shape);
       return a.scales.shape;
     }
-    NPU_CHECK(k_ >= 1, "[", kOp, "] expected k >= 1, got ", k_);
-    NPU_CHECK(total % k_ == 0, "[", kOp, "] expected expanded_src_to_dst_row [T * ", k_, "] for k ", k_, ", got ",
-              a.index.shape);
+    NPU_OP_CHECK(kOp, k_ >= 1, "expected k >= 1, got ", k_);
+    NPU_OP_CHECK(kOp, total % k_ == 0, "expected expanded_src_to_dst_row [T * ", k_, "] for k ", k_, ", got ",
+                 a.index.shape);
     return {total / k_, k_};
   }
 

@@ -10,6 +10,7 @@
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/moe/top_keys.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
@@ -175,15 +176,15 @@ class MoeGatingTopKKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), bias = ctx.Input(In::bias);
     const TensorView ids = ctx.Input(In::input_ids), table = ctx.Input(In::tid2eid);
-    NPU_CHECK(x && x.shape.rank() == 2, "[", kOp, "] expected x [T, E], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && x.shape.rank() == 2, "expected x [T, E], got ", x.shape);
     const int64_t tokens = x.shape[0], experts = x.shape[1];
     CheckAttributes(experts);
-    NPU_CHECK(!bias || bias.shape == Shape{experts}, "[", kOp, "] expected bias [", experts, "], got ", bias.shape);
-    NPU_CHECK(ids.present == table.present, "[", kOp, "] expected input_ids and tid2eid both or neither");
+    NPU_OP_CHECK(kOp, !bias || bias.shape == Shape{experts}, "expected bias [", experts, "], got ", bias.shape);
+    NPU_OP_CHECK(kOp, ids.present == table.present, "expected input_ids and tid2eid both or neither");
     if (table) {
-      NPU_CHECK(ids.shape == Shape{tokens}, "[", kOp, "] expected input_ids [", tokens, "], got ", ids.shape);
-      NPU_CHECK(table.shape.rank() == 2 && table.shape[1] == gating_.k, "[", kOp, "] expected tid2eid [V, ", gating_.k,
-                "], got ", table.shape);
+      NPU_OP_CHECK(kOp, ids.shape == Shape{tokens}, "expected input_ids [", tokens, "], got ", ids.shape);
+      NPU_OP_CHECK(kOp, table.shape.rank() == 2 && table.shape[1] == gating_.k, "expected tid2eid [V, ", gating_.k,
+                   "], got ", table.shape);
     }
     const Shape shape{tokens, gating_.k};
     const TensorView y = ctx.Output(Out::y, x.dtype, shape);
@@ -213,17 +214,17 @@ class MoeGatingTopKKernel final : public Kernel {
  private:
   void CheckAttributes(int64_t experts) const {
     const auto& [k, k_group, group_count, by_best_two, sigmoid, shows_scores, factor, eps] = gating_;
-    NPU_CHECK(norm_type_ == 0 || norm_type_ == 1, "[", kOp, "] expected norm_type 0 or 1, got ", norm_type_);
-    NPU_CHECK(mode_ == 0 || mode_ == 1, "[", kOp, "] expected group_select_mode 0 or 1, got ", mode_);
-    NPU_CHECK(renorm_ == 0, "[", kOp, "] expected renorm 0, got ", renorm_);
-    NPU_CHECK(group_count >= 1 && experts % group_count == 0, "[", kOp, "] expected group_count that divides the ",
-              experts, " experts, got ", group_count);
-    NPU_CHECK(k_group >= 1 && k_group <= group_count, "[", kOp, "] expected k_group in [1, ", group_count, "], got ",
-              k_group);
+    NPU_OP_CHECK(kOp, norm_type_ == 0 || norm_type_ == 1, "expected norm_type 0 or 1, got ", norm_type_);
+    NPU_OP_CHECK(kOp, mode_ == 0 || mode_ == 1, "expected group_select_mode 0 or 1, got ", mode_);
+    NPU_OP_CHECK(kOp, renorm_ == 0, "expected renorm 0, got ", renorm_);
+    NPU_OP_CHECK(kOp, group_count >= 1 && experts % group_count == 0, "expected group_count that divides the ", experts,
+                 " experts, got ", group_count);
+    NPU_OP_CHECK(kOp, k_group >= 1 && k_group <= group_count, "expected k_group in [1, ", group_count, "], got ",
+                 k_group);
     const int64_t size = experts / group_count;
-    NPU_CHECK(mode_ == 0 || group_count == 1 || size >= 2, "[", kOp,
-              "] expected groups of at least 2 experts for group_select_mode 1, got ", size);
-    NPU_CHECK(k >= 1 && k <= k_group * size, "[", kOp, "] expected k in [1, ", k_group * size, "], got ", k);
+    NPU_OP_CHECK(kOp, mode_ == 0 || group_count == 1 || size >= 2,
+                 "expected groups of at least 2 experts for group_select_mode 1, got ", size);
+    NPU_OP_CHECK(kOp, k >= 1 && k <= k_group * size, "expected k in [1, ", k_group * size, "], got ", k);
   }
 
   Gating gating_;

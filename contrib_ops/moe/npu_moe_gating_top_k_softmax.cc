@@ -6,6 +6,7 @@
 #include "ep/kernels/convert.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/moe/top_keys.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
@@ -54,13 +55,13 @@ class MoeGatingTopKSoftmaxKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), finished = ctx.Input(In::finished);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor x");
+    NPU_OP_CHECK(kOp, x, "expected the tensor x");
     const int rank = x.shape.rank();
-    NPU_CHECK(rank == 2 || rank == 3, "[", kOp, "] expected x of rank 2 or 3, got ", x.shape);
+    NPU_OP_CHECK(kOp, rank == 2 || rank == 3, "expected x of rank 2 or 3, got ", x.shape);
     const int64_t experts = x.shape.back();
-    NPU_CHECK(k_ >= 1 && k_ <= experts, "[", kOp, "] expected k in [1, ", experts, "], got ", k_);
+    NPU_OP_CHECK(kOp, k_ >= 1 && k_ <= experts, "expected k in [1, ", experts, "], got ", k_);
     const Shape lead(x.shape.begin(), static_cast<size_t>(rank - 1));
-    NPU_CHECK(!finished || finished.shape == lead, "[", kOp, "] expected finished ", lead, ", got ", finished.shape);
+    NPU_OP_CHECK(kOp, !finished || finished.shape == lead, "expected finished ", lead, ", got ", finished.shape);
     Shape shape = lead;
     shape.push_back(k_);
     CheckRowCount(kOp, shape.Elements());

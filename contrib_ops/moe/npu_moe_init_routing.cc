@@ -8,6 +8,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/moe/expert_order.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -43,8 +44,8 @@ struct Task {
       }
     });
     const int32_t* absent = std::find(places, places + rows, -1);
-    NPU_CHECK(absent == places + rows, "[", kOp, "] expected row_idx to be a permutation of [0, ", rows, "), got no ",
-              absent - places);
+    NPU_OP_CHECK(kOp, absent == places + rows, "expected row_idx to be a permutation of [0, ", rows, "), got no ",
+                 absent - places);
     if (expanded_x == nullptr) return;
     GatherRows(x, kept, row_bytes, expanded_x,
                [order = order, row_idx, tokens = tokens](int64_t i) { return row_idx[order[i]] % tokens; });
@@ -57,14 +58,14 @@ class MoeInitRoutingKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), row_idx = ctx.Input(In::row_idx), experts = ctx.Input(In::expert_idx);
-    NPU_CHECK(x && row_idx && experts, "[", kOp, "] expected the tensors x, row_idx and expert_idx");
-    NPU_CHECK(x.shape.rank() == 2, "[", kOp, "] expected x [T, H], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && row_idx && experts, "expected the tensors x, row_idx and expert_idx");
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2, "expected x [T, H], got ", x.shape);
     const int64_t tokens = x.shape[0];
-    NPU_CHECK(experts.shape.rank() == 2 && experts.shape[0] == tokens, "[", kOp, "] expected expert_idx [", tokens,
-              ", K], got ", experts.shape);
-    NPU_CHECK(row_idx.shape == experts.shape, "[", kOp, "] expected row_idx of expert_idx's shape ", experts.shape,
-              ", got ", row_idx.shape);
-    NPU_CHECK(active_num_ >= 0, "[", kOp, "] expected active_num >= 0, got ", active_num_);
+    NPU_OP_CHECK(kOp, experts.shape.rank() == 2 && experts.shape[0] == tokens, "expected expert_idx [", tokens,
+                 ", K], got ", experts.shape);
+    NPU_OP_CHECK(kOp, row_idx.shape == experts.shape, "expected row_idx of expert_idx's shape ", experts.shape,
+                 ", got ", row_idx.shape);
+    NPU_OP_CHECK(kOp, active_num_ >= 0, "expected active_num >= 0, got ", active_num_);
     const int64_t rows = experts.elements();
     CheckRowCount(kOp, rows);
     const int64_t kept = std::min(tokens, active_num_) * experts.shape[1];

@@ -8,6 +8,7 @@
 
 #include "ep/kernels/moe/expert_order.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantize.h"
 #include "ep/kernels/quantization/quantized_row.h"
 #include "ep/kernels/quantization/rounding.h"
@@ -227,18 +228,18 @@ class MoeInitRoutingV2Kernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), experts = ctx.Input(In::expert_idx);
-    NPU_CHECK(x && experts, "[", kOp, "] expected the tensors x and expert_idx");
-    NPU_CHECK(x.shape.rank() == 2, "[", kOp, "] expected x [T, H], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && experts, "expected the tensors x and expert_idx");
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2, "expected x [T, H], got ", x.shape);
     const int64_t tokens = x.shape[0];
-    NPU_CHECK(experts.shape.rank() == 2 && experts.shape[0] == tokens && experts.shape[1] >= 1, "[", kOp,
-              "] expected expert_idx [", tokens, ", K] with K >= 1, got ", experts.shape);
+    NPU_OP_CHECK(kOp, experts.shape.rank() == 2 && experts.shape[0] == tokens && experts.shape[1] >= 1,
+                 "expected expert_idx [", tokens, ", K] with K >= 1, got ", experts.shape);
     Task task{};
     task.rows = experts.elements();
     CheckRowCount(kOp, task.rows);
     CheckModes(x);
     SetExperts(task);
-    NPU_CHECK(pad_mode_ == 0 || (capacity_ >= 1 && capacity_ <= tokens), "[", kOp, "] expected expert_capacity in [1, ",
-              tokens, "] with drop_pad_mode 1, got ", capacity_);
+    NPU_OP_CHECK(kOp, pad_mode_ == 0 || (capacity_ >= 1 && capacity_ <= tokens), "expected expert_capacity in [1, ",
+                 tokens, "] with drop_pad_mode 1, got ", capacity_);
     if (pad_mode_ == 1) CheckRowCount(kOp, task.count * capacity_);
     task.x = x;
     task.scale = ctx.Input(In::scale);
@@ -264,34 +265,33 @@ class MoeInitRoutingV2Kernel final : public Kernel {
 
  private:
   void CheckModes(const TensorView& x) const {
-    NPU_CHECK(pad_mode_ == 0 || pad_mode_ == 1, "[", kOp, "] expected drop_pad_mode 0 or 1, got ", pad_mode_);
-    NPU_CHECK(histogram_ >= 0 && histogram_ <= 2, "[", kOp, "] expected expert_tokens_num_type 0, 1 or 2, got ",
-              histogram_);
-    NPU_CHECK(row_idx_type_ == 0 || row_idx_type_ == 1, "[", kOp, "] expected row_idx_type 0 or 1, got ",
-              row_idx_type_);
-    NPU_CHECK((quant_mode_ >= -1 && quant_mode_ <= 1) || quant_mode_ == 13, "[", kOp,
-              "] expected quant_mode -1, 0, 1 or 13, got ", quant_mode_);
-    NPU_CHECK(!is_int4_ || quant_mode_ == 13, "[", kOp,
-              "] expected quant_mode=13 for x_dtype int4, got quant_mode=", quant_mode_);
-    NPU_CHECK(x.dtype != DType::kInt8 || quant_mode_ == -1, "[", kOp, "] expected quant_mode -1 for x of int8, got ",
-              quant_mode_);
-    NPU_CHECK(active_num_ >= -1, "[", kOp, "] expected active_num >= -1, got ", active_num_);
+    NPU_OP_CHECK(kOp, pad_mode_ == 0 || pad_mode_ == 1, "expected drop_pad_mode 0 or 1, got ", pad_mode_);
+    NPU_OP_CHECK(kOp, histogram_ >= 0 && histogram_ <= 2, "expected expert_tokens_num_type 0, 1 or 2, got ",
+                 histogram_);
+    NPU_OP_CHECK(kOp, row_idx_type_ == 0 || row_idx_type_ == 1, "expected row_idx_type 0 or 1, got ", row_idx_type_);
+    NPU_OP_CHECK(kOp, (quant_mode_ >= -1 && quant_mode_ <= 1) || quant_mode_ == 13,
+                 "expected quant_mode -1, 0, 1 or 13, got ", quant_mode_);
+    NPU_OP_CHECK(kOp, !is_int4_ || quant_mode_ == 13,
+                 "expected quant_mode=13 for x_dtype int4, got quant_mode=", quant_mode_);
+    NPU_OP_CHECK(kOp, x.dtype != DType::kInt8 || quant_mode_ == -1, "expected quant_mode -1 for x of int8, got ",
+                 quant_mode_);
+    NPU_OP_CHECK(kOp, active_num_ >= -1, "expected active_num >= -1, got ", active_num_);
   }
 
   void SetExperts(Task& task) const {
-    NPU_CHECK(expert_num_ == -1 || (expert_num_ >= 1 && expert_num_ <= kMaxExperts), "[", kOp,
-              "] expected expert_num in [1, ", kMaxExperts, "], or -1, got ", expert_num_);
-    NPU_CHECK(expert_num_ != -1 || (!range_.empty() && pad_mode_ == 0 && histogram_ != 2), "[", kOp,
-              "] expected expert_num without active_expert_range, with drop_pad_mode 1 or with "
-              "expert_tokens_num_type 2, got -1");
+    NPU_OP_CHECK(kOp, expert_num_ == -1 || (expert_num_ >= 1 && expert_num_ <= kMaxExperts),
+                 "expected expert_num in [1, ", kMaxExperts, "], or -1, got ", expert_num_);
+    NPU_OP_CHECK(kOp, expert_num_ != -1 || (!range_.empty() && pad_mode_ == 0 && histogram_ != 2),
+                 "expected expert_num without active_expert_range, with drop_pad_mode 1 or with "
+                 "expert_tokens_num_type 2, got -1");
     const int64_t limit = expert_num_ == -1 ? kMaxExperts : expert_num_;
     const bool given = range_.size() == 2;
     const int64_t start = given ? range_[0] : 0, end = given ? range_[1] : limit;
     const Shape shown(range_.data(), std::min<size_t>(range_.size(), Shape::kMaxRank));
-    NPU_CHECK((given || range_.empty()) && 0 <= start && start < end && end <= limit, "[", kOp,
-              "] expected active_expert_range [] or an ascending range within [0, ", limit, "], got ", shown);
-    NPU_CHECK(pad_mode_ == 0 || (start == 0 && end == limit), "[", kOp, "] expected active_expert_range [] or [0, ",
-              limit, "] with drop_pad_mode 1, got ", shown);
+    NPU_OP_CHECK(kOp, (given || range_.empty()) && 0 <= start && start < end && end <= limit,
+                 "expected active_expert_range [] or an ascending range within [0, ", limit, "], got ", shown);
+    NPU_OP_CHECK(kOp, pad_mode_ == 0 || (start == 0 && end == limit), "expected active_expert_range [] or [0, ", limit,
+                 "] with drop_pad_mode 1, got ", shown);
     task.first = start;
     task.count = end - start;
   }
@@ -299,22 +299,21 @@ class MoeInitRoutingV2Kernel final : public Kernel {
   void CheckQuantisation(const Task& task) const {
     const TensorView &x = task.x, &scale = task.scale, &offset = task.offset;
     const int64_t tokens = x.shape[0], width = task.width;
-    NPU_CHECK(quant_mode_ < 1 || width > 0, "[", kOp, "] expected x with features to take a scale from, got ", x.shape);
-    NPU_CHECK(quant_mode_ != 13 || width % 2 == 0, "[", kOp,
-              "] expected x with an even number of features for int4, got ", x.shape);
-    NPU_CHECK(quant_mode_ != 0 || scale, "[", kOp, "] expected scale with quant_mode 0");
+    NPU_OP_CHECK(kOp, quant_mode_ < 1 || width > 0, "expected x with features to take a scale from, got ", x.shape);
+    NPU_OP_CHECK(kOp, quant_mode_ != 13 || width % 2 == 0, "expected x with an even number of features for int4, got ",
+                 x.shape);
+    NPU_OP_CHECK(kOp, quant_mode_ != 0 || scale, "expected scale with quant_mode 0");
     const auto none = [tokens](const TensorView& tensor) { return tokens == 0 && tensor.shape == Shape{0}; };
     if (scale && !none(scale)) {
       const Shape shape = quant_mode_ == -1 ? Shape{tokens} : quant_mode_ == 0 ? Shape{1} : Shape{1, width};
       const Shape of_experts{task.count, width};
       const bool takes_experts = quant_mode_ == 1;
-      NPU_CHECK(scale.shape == shape || (takes_experts && scale.shape == of_experts), "[", kOp, "] expected scale ",
-                shape, takes_experts ? " or " + of_experts.ToString() : std::string(), " with quant_mode ", quant_mode_,
-                ", got ", scale.shape);
+      NPU_OP_CHECK(kOp, scale.shape == shape || (takes_experts && scale.shape == of_experts), "expected scale ", shape,
+                   takes_experts ? " or " + of_experts.ToString() : std::string(), " with quant_mode ", quant_mode_,
+                   ", got ", scale.shape);
     }
-    NPU_CHECK(!offset || quant_mode_ == 0, "[", kOp, "] expected no offset with quant_mode ", quant_mode_, ", got one");
-    NPU_CHECK(!offset || offset.shape == Shape{1} || none(offset), "[", kOp, "] expected offset [1], got ",
-              offset.shape);
+    NPU_OP_CHECK(kOp, !offset || quant_mode_ == 0, "expected no offset with quant_mode ", quant_mode_, ", got one");
+    NPU_OP_CHECK(kOp, !offset || offset.shape == Shape{1} || none(offset), "expected offset [1], got ", offset.shape);
   }
 
   void AllocateResults(OpContext& ctx, Task& task) const {

@@ -8,6 +8,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -37,9 +38,9 @@ struct Task {
     int64_t routed = 0;
     for (int64_t i = 0; i < ranks * experts; ++i) {
       const int64_t tokens_of_block = ReadOnce(count + i);
-      NPU_CHECK(tokens_of_block >= 0 && tokens_of_block <= total - routed, "[", kOp,
-                "] expected expert_token_num_per_rank of numbers that add up to at most the ", total, " tokens, got ",
-                tokens_of_block, " behind ", routed);
+      NPU_OP_CHECK(kOp, tokens_of_block >= 0 && tokens_of_block <= total - routed,
+                   "expected expert_token_num_per_rank of numbers that add up to at most the ", total, " tokens, got ",
+                   tokens_of_block, " behind ", routed);
       starts[i] = routed;
       routed += tokens_of_block;
     }
@@ -89,17 +90,17 @@ class MoeReRoutingKernel final : public Kernel {
     task.counts = ctx.Input(In::expert_token_num_per_rank);
     const TensorView scales = ctx.Input(In::per_token_scales);
     const TensorView &tokens = task.tokens, &counts = task.counts;
-    NPU_CHECK(tokens && counts, "[", kOp, "] expected the tensors tokens and expert_token_num_per_rank");
-    NPU_CHECK(tokens.shape.rank() == 2, "[", kOp, "] expected tokens [A, H], got ", tokens.shape);
-    NPU_CHECK(counts.shape.rank() == 2, "[", kOp, "] expected expert_token_num_per_rank [N, E], got ", counts.shape);
+    NPU_OP_CHECK(kOp, tokens && counts, "expected the tensors tokens and expert_token_num_per_rank");
+    NPU_OP_CHECK(kOp, tokens.shape.rank() == 2, "expected tokens [A, H], got ", tokens.shape);
+    NPU_OP_CHECK(kOp, counts.shape.rank() == 2, "expected expert_token_num_per_rank [N, E], got ", counts.shape);
     const int64_t total = tokens.shape[0];
     CheckRowCount(kOp, total);
-    NPU_CHECK(!scales || scales.shape == Shape{total}, "[", kOp, "] expected per_token_scales [", total, "], got ",
-              scales.shape);
-    NPU_CHECK(num_type_ == 1, "[", kOp, "] expected expert_token_num_type 1, got ", num_type_);
-    NPU_CHECK(idx_type_ == 0 || idx_type_ == 1, "[", kOp, "] expected idx_type 0 or 1, got ", idx_type_);
-    NPU_CHECK(tokens_dtype_ == nullptr || tokens.dtype == DType::kUInt8, "[", kOp,
-              "] expected tokens of uint8 for tokens_dtype ", tokens_dtype_, ", got ", NameOf(tokens.dtype));
+    NPU_OP_CHECK(kOp, !scales || scales.shape == Shape{total}, "expected per_token_scales [", total, "], got ",
+                 scales.shape);
+    NPU_OP_CHECK(kOp, num_type_ == 1, "expected expert_token_num_type 1, got ", num_type_);
+    NPU_OP_CHECK(kOp, idx_type_ == 0 || idx_type_ == 1, "expected idx_type 0 or 1, got ", idx_type_);
+    NPU_OP_CHECK(kOp, tokens_dtype_ == nullptr || tokens.dtype == DType::kUInt8,
+                 "expected tokens of uint8 for tokens_dtype ", tokens_dtype_, ", got ", NameOf(tokens.dtype));
     task.scales = scales.as<float>();
     task.moved = ctx.Output(Out::permute_tokens, tokens.dtype, tokens.shape).data;
     task.moved_scales = ctx.Output(Out::permute_per_token_scales, DType::kFloat32, {total}).as<float>();
@@ -117,10 +118,10 @@ class MoeReRoutingKernel final : public Kernel {
   static const char* NameOfCode(int64_t code) {
     if (code == 290) return "hifloat8";
     if (code == 296) return "float4_e2m1";
-    NPU_CHECK(code == 297, "[", kOp,
-              "] expected tokens_dtype to be the type code 290 (hifloat8), 296 (float4_e2m1) or 297 (float4_e1m2), "
-              "got ",
-              code);
+    NPU_OP_CHECK(kOp, code == 297,
+                 "expected tokens_dtype to be the type code 290 (hifloat8), 296 (float4_e2m1) or 297 (float4_e1m2), "
+                 "got ",
+                 code);
     return "float4_e1m2";
   }
 

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/normalization/add_rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -19,11 +20,10 @@ class AddRmsNormKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x1 = ctx.Input(In::x1), x2 = ctx.Input(In::x2), gamma = ctx.Input(In::gamma);
-    NPU_CHECK(x1 && x2 && gamma, "[", kOp, "] expected the tensors x1, x2 and gamma");
-    NPU_CHECK(x1.shape == x2.shape, "[", kOp, "] expected x1 and x2 of one shape, got ", x1.shape, " and ", x2.shape);
-    NPU_CHECK(x1.dtype == x2.dtype && x1.dtype == gamma.dtype, "[", kOp,
-              "] expected x1, x2 and gamma of one dtype, got ", NameOf(x1.dtype), ", ", NameOf(x2.dtype), " and ",
-              NameOf(gamma.dtype));
+    NPU_OP_CHECK(kOp, x1 && x2 && gamma, "expected the tensors x1, x2 and gamma");
+    NPU_OP_CHECK(kOp, x1.shape == x2.shape, "expected x1 and x2 of one shape, got ", x1.shape, " and ", x2.shape);
+    NPU_OP_CHECK(kOp, x1.dtype == x2.dtype && x1.dtype == gamma.dtype, "expected x1, x2 and gamma of one dtype, got ",
+                 NameOf(x1.dtype), ", ", NameOf(x2.dtype), " and ", NameOf(gamma.dtype));
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "x1", x1.shape);
 
     const TensorView y = ctx.Output(Out::y, x1.dtype, x1.shape);

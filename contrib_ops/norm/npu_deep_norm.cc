@@ -3,6 +3,7 @@
 
 #include "ep/kernels/normalization/moments.h"
 #include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -49,13 +50,13 @@ class DeepNormKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), gx = ctx.Input(In::gx), beta = ctx.Input(In::beta),
                      gamma = ctx.Input(In::gamma);
-    NPU_CHECK(x && gx && beta && gamma, "[", kOp, "] expected the tensors x, gx, beta and gamma");
-    NPU_CHECK(x.shape == gx.shape, "[", kOp, "] expected x and gx of one shape, got ", x.shape, " and ", gx.shape);
-    NPU_CHECK(beta.shape == gamma.shape, "[", kOp, "] expected beta and gamma of one shape, got ", beta.shape, " and ",
-              gamma.shape);
-    NPU_CHECK(x.dtype == gx.dtype && x.dtype == beta.dtype && x.dtype == gamma.dtype, "[", kOp,
-              "] expected x, gx, beta and gamma of one dtype, got ", NameOf(x.dtype), ", ", NameOf(gx.dtype), ", ",
-              NameOf(beta.dtype), " and ", NameOf(gamma.dtype));
+    NPU_OP_CHECK(kOp, x && gx && beta && gamma, "expected the tensors x, gx, beta and gamma");
+    NPU_OP_CHECK(kOp, x.shape == gx.shape, "expected x and gx of one shape, got ", x.shape, " and ", gx.shape);
+    NPU_OP_CHECK(kOp, beta.shape == gamma.shape, "expected beta and gamma of one shape, got ", beta.shape, " and ",
+                 gamma.shape);
+    NPU_OP_CHECK(kOp, x.dtype == gx.dtype && x.dtype == beta.dtype && x.dtype == gamma.dtype,
+                 "expected x, gx, beta and gamma of one dtype, got ", NameOf(x.dtype), ", ", NameOf(gx.dtype), ", ",
+                 NameOf(beta.dtype), " and ", NameOf(gamma.dtype));
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "x", x.shape);
     const TensorView mean = ctx.Output(Out::mean, DType::kFloat32, RowShape(x.shape, leading));
     const TensorView rstd = ctx.Output(Out::rstd, DType::kFloat32, RowShape(x.shape, leading));

@@ -4,6 +4,7 @@
 
 #include "ep/kernels/activation/activations.h"
 #include "ep/kernels/normalization/group_norm.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -19,13 +20,13 @@ class GroupNormSiluKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView input = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
-    NPU_CHECK(input, "[", kOp, "] expected the tensor input");
+    NPU_OP_CHECK(kOp, input, "expected the tensor input");
     const TensorView& given = weight ? weight : bias;
-    NPU_CHECK(!weight || !bias || weight.dtype == bias.dtype, "[", kOp, "] expected weight and bias of one dtype, got ",
-              NameOf(weight.dtype), " and ", NameOf(bias.dtype));
-    NPU_CHECK(!given || given.dtype == input.dtype || given.dtype == DType::kFloat32, "[", kOp,
-              "] expected weight and bias of input's dtype ", NameOf(input.dtype), " or float32, got ",
-              NameOf(given.dtype));
+    NPU_OP_CHECK(kOp, !weight || !bias || weight.dtype == bias.dtype, "expected weight and bias of one dtype, got ",
+                 NameOf(weight.dtype), " and ", NameOf(bias.dtype));
+    NPU_OP_CHECK(kOp, !given || given.dtype == input.dtype || given.dtype == DType::kFloat32,
+                 "expected weight and bias of input's dtype ", NameOf(input.dtype), " or float32, got ",
+                 NameOf(given.dtype));
     const DType statistics = weight ? weight.dtype : input.dtype;
     const GroupNormCall call{kOp, input, weight, bias, group_, eps_, statistics};
     CheckGroupNorm(call, "group");

@@ -3,6 +3,7 @@
 #include "contrib_ops/norm/npu_group_norm_swish.h"
 
 #include "ep/kernels/normalization/group_norm.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -21,10 +22,10 @@ class GroupNormSwishKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView input = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
-    NPU_CHECK(input && weight && bias, "[", kOp, "] expected the tensors input, weight and bias");
-    NPU_CHECK(weight.dtype == input.dtype && bias.dtype == input.dtype, "[", kOp,
-              "] expected input, weight and bias of one dtype, got ", NameOf(input.dtype), ", ", NameOf(weight.dtype),
-              " and ", NameOf(bias.dtype));
+    NPU_OP_CHECK(kOp, input && weight && bias, "expected the tensors input, weight and bias");
+    NPU_OP_CHECK(kOp, weight.dtype == input.dtype && bias.dtype == input.dtype,
+                 "expected input, weight and bias of one dtype, got ", NameOf(input.dtype), ", ", NameOf(weight.dtype),
+                 " and ", NameOf(bias.dtype));
     const GroupNormCall call{kOp, input, weight, bias, groups_, eps_, input.dtype};
     CheckGroupNorm(call, "num_groups");
     LaunchGroupNorm(ctx, call, [scale = swish_scale_](float g) { return g * math::Sigmoid(scale * g); });

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/normalization/moments.h"
 #include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -20,13 +21,13 @@ class LayerNormEvalKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input), weight = ctx.Input(In::weight), bias = ctx.Input(In::bias);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor input");
+    NPU_OP_CHECK(kOp, x, "expected the tensor input");
     const int leading = LeadingAxes(kOp, "normalized_shape", normalized_shape_, "input", x.shape);
     for (const auto& [name, t] : {std::pair{"weight", &weight}, std::pair{"bias", &bias}}) {
-      NPU_CHECK(!*t || t->shape == normalized_shape_, "[", kOp, "] expected ", name, " of shape ", normalized_shape_,
-                ", got ", t->shape);
-      NPU_CHECK(!*t || t->dtype == x.dtype, "[", kOp, "] expected ", name, " of input's dtype ", NameOf(x.dtype),
-                ", got ", NameOf(t->dtype));
+      NPU_OP_CHECK(kOp, !*t || t->shape == normalized_shape_, "expected ", name, " of shape ", normalized_shape_,
+                   ", got ", t->shape);
+      NPU_OP_CHECK(kOp, !*t || t->dtype == x.dtype, "expected ", name, " of input's dtype ", NameOf(x.dtype), ", got ",
+                   NameOf(t->dtype));
     }
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     const int64_t rows = x.shape.Elements(0, leading), n = normalized_shape_.Elements();

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/normalization/rms_norm.h"
 #include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -19,10 +20,10 @@ class RmsNormKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self), gamma = ctx.Input(In::gamma);
-    NPU_CHECK(x && gamma, "[", kOp, "] expected the tensors self and gamma");
+    NPU_OP_CHECK(kOp, x && gamma, "expected the tensors self and gamma");
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "self", x.shape);
-    NPU_CHECK(gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "[", kOp, "] expected gamma of self's dtype ",
-              NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
+    NPU_OP_CHECK(kOp, gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "expected gamma of self's dtype ",
+                 NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
 
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     const TensorView rstd = ctx.Output(Out::rstd, DType::kFloat32, RowShape(x.shape, leading));

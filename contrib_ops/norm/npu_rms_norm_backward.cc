@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ep/kernels/normalization/trailing_axes.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
 #include "ep/runtime/kernel_api.h"
@@ -56,14 +57,14 @@ class RmsNormBackwardKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView dy = ctx.Input(In::dy), x = ctx.Input(In::self), gamma = ctx.Input(In::gamma),
                      rstd = ctx.Input(In::rstd);
-    NPU_CHECK(dy && x && gamma && rstd, "[", kOp, "] expected the tensors dy, self, gamma and rstd");
+    NPU_OP_CHECK(kOp, dy && x && gamma && rstd, "expected the tensors dy, self, gamma and rstd");
     const int leading = LeadingAxes(kOp, "gamma", gamma.shape, "self", x.shape);
-    NPU_CHECK(dy.shape == x.shape && dy.dtype == x.dtype, "[", kOp, "] expected dy like self, ", NameOf(x.dtype), " ",
-              x.shape, ", got ", NameOf(dy.dtype), " ", dy.shape);
-    NPU_CHECK(gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "[", kOp, "] expected gamma of self's dtype ",
-              NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
+    NPU_OP_CHECK(kOp, dy.shape == x.shape && dy.dtype == x.dtype, "expected dy like self, ", NameOf(x.dtype), " ",
+                 x.shape, ", got ", NameOf(dy.dtype), " ", dy.shape);
+    NPU_OP_CHECK(kOp, gamma.dtype == x.dtype || gamma.dtype == DType::kFloat32, "expected gamma of self's dtype ",
+                 NameOf(x.dtype), " or float32, got ", NameOf(gamma.dtype));
     const Shape rows_shape = RowShape(x.shape, leading);
-    NPU_CHECK(rstd.shape == rows_shape, "[", kOp, "] expected rstd of shape ", rows_shape, ", got ", rstd.shape);
+    NPU_OP_CHECK(kOp, rstd.shape == rows_shape, "expected rstd of shape ", rows_shape, ", got ", rstd.shape);
 
     const TensorView dx = ctx.Output(Out::dx, x.dtype, x.shape);
     const TensorView dgamma = ctx.Output(Out::dgamma, DType::kFloat32, gamma.shape);

@@ -1,6 +1,7 @@
 // npu_anti_quant(x, scale, offset; dst_dtype, src_dtype) -> y. The semantics are in npu_anti_quant.py.
 #include "contrib_ops/quant/npu_anti_quant.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/int4.h"
 #include "ep/kernels/quantization/type_code.h"
 #include "ep/runtime/kernel_api.h"
@@ -33,11 +34,11 @@ class AntiQuantKernel final : public Kernel {
   explicit AntiQuantKernel(const KernelInfo& info) {
     if (info.attributes.Has("dst_dtype")) {
       const int64_t code = info.attributes.Int("dst_dtype");
-      NPU_CHECK(code == static_cast<int64_t>(TypeCode::kFloat16) || code == static_cast<int64_t>(TypeCode::kBFloat16),
-                "[", kOp,
-                "] Input dst_type must be valid, but got UNKNOWN_SCALAR: expected dst_dtype to be the type "
-                "code 1 (float16) or 27 (bfloat16), got ",
-                code);
+      NPU_OP_CHECK(
+          kOp, code == static_cast<int64_t>(TypeCode::kFloat16) || code == static_cast<int64_t>(TypeCode::kBFloat16),
+          "Input dst_type must be valid, but got UNKNOWN_SCALAR: expected dst_dtype to be the type "
+          "code 1 (float16) or 27 (bfloat16), got ",
+          code);
       if (code == static_cast<int64_t>(TypeCode::kBFloat16)) to_ = DType::kBFloat16;
     }
     if (info.attributes.Has("src_dtype")) {
@@ -49,21 +50,21 @@ class AntiQuantKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), scale = ctx.Input(In::scale), offset = ctx.Input(In::offset);
-    NPU_CHECK(x && scale, "[", kOp, "] expected the tensors x and scale");
-    NPU_CHECK(!from_given_ || x.dtype == StorageOf(from_), "[", kOp, "] expected x of ", NameOf(StorageOf(from_)),
-              " for src_dtype ", NameOf(from_), ", got ", NameOf(x.dtype));
+    NPU_OP_CHECK(kOp, x && scale, "expected the tensors x and scale");
+    NPU_OP_CHECK(kOp, !from_given_ || x.dtype == StorageOf(from_), "expected x of ", NameOf(StorageOf(from_)),
+                 " for src_dtype ", NameOf(from_), ", got ", NameOf(x.dtype));
     const bool is_int4 = x.dtype == DType::kInt32;
     Shape shape = x.shape;
     if (is_int4) {
-      NPU_CHECK(shape.rank() >= 1, "[", kOp, "] expected x of rank >= 1 for int4, got a scalar");
-      NPU_CHECK(!__builtin_mul_overflow(shape.back(), 8, &shape[shape.rank() - 1]), "[", kOp,
-                "] expected a shape whose number of elements fits int64, got ", x.shape);
+      NPU_OP_CHECK(kOp, shape.rank() >= 1, "expected x of rank >= 1 for int4, got a scalar");
+      NPU_OP_CHECK(kOp, !__builtin_mul_overflow(shape.back(), 8, &shape[shape.rank() - 1]),
+                   "expected a shape whose number of elements fits int64, got ", x.shape);
     }
     const int64_t columns = shape.rank() == 0 ? 1 : shape.back();
-    NPU_CHECK(scale.shape.rank() == 1 && (scale.shape[0] == 1 || scale.shape[0] == columns), "[", kOp,
-              "] expected scale [1] or [", columns, "], got ", scale.shape);
-    NPU_CHECK(!offset || offset.shape == scale.shape, "[", kOp, "] expected offset of scale's shape ", scale.shape,
-              ", got ", offset.shape);
+    NPU_OP_CHECK(kOp, scale.shape.rank() == 1 && (scale.shape[0] == 1 || scale.shape[0] == columns),
+                 "expected scale [1] or [", columns, "], got ", scale.shape);
+    NPU_OP_CHECK(kOp, !offset || offset.shape == scale.shape, "expected offset of scale's shape ", scale.shape,
+                 ", got ", offset.shape);
     const TensorView y = ctx.Output(Out::y, to_, shape);
     if (y.elements() == 0) return;
     const int64_t scales = scale.elements();

@@ -1,6 +1,7 @@
 // npu_convert_weight_to_int4pack(weight; inner_k_tiles) -> y. The semantics are in npu_convert_weight_to_int4pack.py.
 #include "contrib_ops/quant/npu_convert_weight_to_int4pack.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/int4.h"
 #include "ep/kernels/quantization/quantize.h"
 #include "ep/runtime/kernel_api.h"
@@ -19,8 +20,8 @@ class ConvertWeightToInt4packKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView weight = ctx.Input(In::weight);
-    NPU_CHECK(weight && (weight.shape.rank() == 2 || weight.shape.rank() == 3), "[", kOp,
-              "] expected weight of rank 2 or 3, got ", weight.shape);
+    NPU_OP_CHECK(kOp, weight && (weight.shape.rank() == 2 || weight.shape.rank() == 3),
+                 "expected weight of rank 2 or 3, got ", weight.shape);
     const Shape packed = StoredShape(kOp, "weight", weight.shape, QuantizedType::kInt4);
     const TensorView y = ctx.Output(Out::y, DType::kInt32, packed);
     ctx.Launch(kOp, [from = weight.as<const int32_t>(), to = y.as<uint32_t>(), words = y.elements()] {

@@ -4,6 +4,7 @@
 
 #include <bit>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/groups.h"
 #include "ep/kernels/quantization/swiglu_quant.h"
@@ -155,27 +156,27 @@ class DequantSwigluQuantKernel final : public Kernel {
               .bias = static_cast<float>(info.attributes.Float("glu_bias"))} {
     if (info.attributes.Has("dst_type"))
       QuantizedTypeOf(kOp, "dst_type", info.attributes.Int("dst_type"), {{TypeCode::kInt8, QuantizedType::kInt8}});
-    NPU_CHECK(quant_mode_ == 0 || quant_mode_ == 1, "[", kOp, "] expected quant_mode 0 or 1, got ", quant_mode_);
-    NPU_CHECK(round_mode_ >= 0 && round_mode_ <= 4, "[", kOp, "] expected round_mode in [0, 4], got ", round_mode_);
-    NPU_CHECK(swiglu_mode_ >= 0 && swiglu_mode_ <= 2, "[", kOp, "] expected swiglu_mode 0, 1 or 2, got ", swiglu_mode_);
+    NPU_OP_CHECK(kOp, quant_mode_ == 0 || quant_mode_ == 1, "expected quant_mode 0 or 1, got ", quant_mode_);
+    NPU_OP_CHECK(kOp, round_mode_ >= 0 && round_mode_ <= 4, "expected round_mode in [0, 4], got ", round_mode_);
+    NPU_OP_CHECK(kOp, swiglu_mode_ >= 0 && swiglu_mode_ <= 2, "expected swiglu_mode 0, 1 or 2, got ", swiglu_mode_);
   }
 
   void Compute(OpContext& ctx) const override {
     Call c;
     c.x = ctx.Input(In::x);
-    NPU_CHECK(c.x, "[", kOp, "] expected the tensor x");
+    NPU_OP_CHECK(kOp, c.x, "expected the tensor x");
     const Shape& shape = c.x.shape;
     const int rank = shape.rank();
-    NPU_CHECK(activate_dim_ == -1 || activate_dim_ == rank - 1, "[", kOp,
-              "] expected activate_dim to be the last axis, -1 or ", rank - 1, ", got ", activate_dim_);
-    NPU_CHECK(rank >= 2 && shape.back() > 0 && shape.back() % 2 == 0, "[", kOp,
-              "] expected x [.., 2 H] with H > 0, got ", shape);
+    NPU_OP_CHECK(kOp, activate_dim_ == -1 || activate_dim_ == rank - 1,
+                 "expected activate_dim to be the last axis, -1 or ", rank - 1, ", got ", activate_dim_);
+    NPU_OP_CHECK(kOp, rank >= 2 && shape.back() > 0 && shape.back() % 2 == 0, "expected x [.., 2 H] with H > 0, got ",
+                 shape);
     c.half = shape.back() / 2;
     c.rows = shape.Elements(0, rank - 1);
     c.counts = ctx.Input(In::group_index);
     if (c.counts) {
-      NPU_CHECK(c.counts.shape.rank() == 1 && c.counts.shape[0] > 0, "[", kOp,
-                "] expected group_index [G] with G > 0, got ", c.counts.shape);
+      NPU_OP_CHECK(kOp, c.counts.shape.rank() == 1 && c.counts.shape[0] > 0,
+                   "expected group_index [G] with G > 0, got ", c.counts.shape);
       c.groups = c.counts.shape[0];
     }
     c.weight_scale = ctx.Input(In::weight_scale);
@@ -202,8 +203,8 @@ class DequantSwigluQuantKernel final : public Kernel {
  private:
   void CheckTensors(const Call& c) const {
     const auto only_with_int32 = [&](const char* name, const TensorView& values) {
-      NPU_CHECK(!values || c.x.dtype == DType::kInt32, "[", kOp, "] expected ", name,
-                " only with x of int32, got x of ", NameOf(c.x.dtype), "; multiply x beforehand");
+      NPU_OP_CHECK(kOp, !values || c.x.dtype == DType::kInt32, "expected ", name, " only with x of int32, got x of ",
+                   NameOf(c.x.dtype), "; multiply x beforehand");
     };
     only_with_int32("weight_scale", c.weight_scale);
     only_with_int32("activation_scale", c.activation_scale);
@@ -211,14 +212,14 @@ class DequantSwigluQuantKernel final : public Kernel {
     CheckColumns("weight_scale", c.weight_scale, c.groups, 2 * c.half, false);
     CheckColumns("bias", c.bias, c.groups, 2 * c.half, false);
     const Shape& tokens = c.activation_scale.shape;
-    NPU_CHECK(!c.activation_scale || tokens == Shape{c.rows} || tokens == Shape({c.rows, 1}), "[", kOp,
-              "] expected activation_scale of shape [", c.rows, "] or [", c.rows, ", 1], got ", tokens);
+    NPU_OP_CHECK(kOp, !c.activation_scale || tokens == Shape{c.rows} || tokens == Shape({c.rows, 1}),
+                 "expected activation_scale of shape [", c.rows, "] or [", c.rows, ", 1], got ", tokens);
     CheckColumns("quant_scale", c.quant_scale, c.groups, c.half, quant_mode_ == 0);
-    NPU_CHECK(!c.quant_offset || quant_mode_ == 0, "[", kOp,
-              "] expected quant_offset only with quant_mode 0, got quant_mode 1");
+    NPU_OP_CHECK(kOp, !c.quant_offset || quant_mode_ == 0,
+                 "expected quant_offset only with quant_mode 0, got quant_mode 1");
     CheckColumns("quant_offset", c.quant_offset, c.groups, c.half, true);
-    NPU_CHECK(!c.bias || !c.counts || quant_mode_ == 0, "[", kOp,
-              "] expected no bias with group_index and quant_mode 1, got one");
+    NPU_OP_CHECK(kOp, !c.bias || !c.counts || quant_mode_ == 0,
+                 "expected no bias with group_index and quant_mode 1, got one");
   }
 
   int64_t swiglu_mode_, quant_mode_, round_mode_, activate_dim_;

@@ -1,6 +1,7 @@
 // npu_group_quant(x, scale, group_index, offset; dst_type) -> y. The semantics are in npu_group_quant.py.
 #include "contrib_ops/quant/npu_group_quant.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/groups.h"
 #include "ep/kernels/quantization/type_code.h"
 #include "ep/runtime/kernel_api.h"
@@ -24,15 +25,15 @@ class GroupQuantKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), scale = ctx.Input(In::scale), ends = ctx.Input(In::group_index);
     const TensorView offset = ctx.Input(In::offset);
-    NPU_CHECK(x && scale && ends, "[", kOp, "] expected the tensors x, scale and group_index");
-    NPU_CHECK(x.shape.rank() == 2, "[", kOp, "] expected x [S, H], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && scale && ends, "expected the tensors x, scale and group_index");
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2, "expected x [S, H], got ", x.shape);
     const int64_t rows = x.shape[0], columns = x.shape[1];
-    NPU_CHECK(scale.shape.rank() == 2 && scale.shape[0] > 0 && scale.shape[1] == columns, "[", kOp,
-              "] expected scale [E, ", columns, "] with E > 0, got ", scale.shape);
+    NPU_OP_CHECK(kOp, scale.shape.rank() == 2 && scale.shape[0] > 0 && scale.shape[1] == columns, "expected scale [E, ",
+                 columns, "] with E > 0, got ", scale.shape);
     const int64_t groups = scale.shape[0];
-    NPU_CHECK(ends.shape == Shape{groups}, "[", kOp, "] expected group_index [", groups, "], got ", ends.shape);
-    NPU_CHECK(!offset || (offset.shape.rank() <= 1 && offset.elements() == 1), "[", kOp,
-              "] expected offset of one value, got ", offset.shape);
+    NPU_OP_CHECK(kOp, ends.shape == Shape{groups}, "expected group_index [", groups, "], got ", ends.shape);
+    NPU_OP_CHECK(kOp, !offset || (offset.shape.rank() <= 1 && offset.elements() == 1),
+                 "expected offset of one value, got ", offset.shape);
     const TensorView y = ctx.Output(Out::y, StorageOf(type_), StoredShape(kOp, "x", x.shape, type_));
     auto* checked = static_cast<int64_t*>(ctx.Workspace(static_cast<size_t>(groups) * sizeof(int64_t)));
     ctx.Launch(kOp, [x, scale, ends, offset, rows, columns, groups, checked, type = type_, out = y.as<char>()] {

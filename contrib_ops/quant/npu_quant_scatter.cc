@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ep/kernels/indexing/slice_updates.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/type_code.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
@@ -24,27 +25,27 @@ class QuantScatterKernel final : public Kernel {
     if (info.attributes.Has("dst_type"))
       QuantizedTypeOf(kOp, "dst_type", info.attributes.Int("dst_type"), {{TypeCode::kInt8, QuantizedType::kInt8}});
     const std::string reduce = info.attributes.String("reduce");
-    NPU_CHECK(reduce == "update", "[", kOp, "] expected reduce 'update', got '", reduce, "'");
+    NPU_OP_CHECK(kOp, reduce == "update", "expected reduce 'update', got '", reduce, "'");
     const std::string rounding = info.attributes.String("round_mode", "rint");
-    NPU_CHECK(rounding == "rint", "[", kOp, "] expected round_mode 'rint', got '", rounding, "'");
+    NPU_OP_CHECK(kOp, rounding == "rint", "expected round_mode 'rint', got '", rounding, "'");
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView self = ctx.Input(In::self), indices = ctx.Input(In::indices), updates = ctx.Input(In::updates);
     const TensorView scales = ctx.Input(In::quant_scales), zero_points = ctx.Input(In::quant_zero_points);
-    NPU_CHECK(self && indices && updates && scales, "[", kOp,
-              "] expected the tensors self, indices, updates and quant_scales");
+    NPU_OP_CHECK(kOp, self && indices && updates && scales,
+                 "expected the tensors self, indices, updates and quant_scales");
     const int rank = self.shape.rank();
-    NPU_CHECK(rank >= 3, "[", kOp, "] expected self of rank >= 3, got ", self.shape);
+    NPU_OP_CHECK(kOp, rank >= 3, "expected self of rank >= 3, got ", self.shape);
     const SliceUpdates g = CheckSliceUpdates(kOp, axis_, self.shape, indices.shape, updates.shape);
-    NPU_CHECK(axis_ != -1 && axis_ != rank - 1, "[", kOp, "] expected axis before the last one, got ", axis_);
-    NPU_CHECK(quant_axis_ == -1 || quant_axis_ == rank - 1, "[", kOp, "] expected quant_axis -1 or ", rank - 1,
-              ", the last one, got ", quant_axis_);
+    NPU_OP_CHECK(kOp, axis_ != -1 && axis_ != rank - 1, "expected axis before the last one, got ", axis_);
+    NPU_OP_CHECK(kOp, quant_axis_ == -1 || quant_axis_ == rank - 1, "expected quant_axis -1 or ", rank - 1,
+                 ", the last one, got ", quant_axis_);
     const int64_t columns = self.shape.back();
-    NPU_CHECK(scales.shape.rank() >= 1 && scales.shape.back() == columns && scales.elements() == columns, "[", kOp,
-              "] expected quant_scales of ", columns, " values on the last axis, got ", scales.shape);
-    NPU_CHECK(!zero_points || zero_points.shape == scales.shape, "[", kOp,
-              "] expected quant_zero_points of quant_scales' shape ", scales.shape, ", got ", zero_points.shape);
+    NPU_OP_CHECK(kOp, scales.shape.rank() >= 1 && scales.shape.back() == columns && scales.elements() == columns,
+                 "expected quant_scales of ", columns, " values on the last axis, got ", scales.shape);
+    NPU_OP_CHECK(kOp, !zero_points || zero_points.shape == scales.shape,
+                 "expected quant_zero_points of quant_scales' shape ", scales.shape, ", got ", zero_points.shape);
 
     const TensorView out = ctx.Output(Out::y, self.dtype, self.shape);
     // The resolved starts live apart from the indices: whatever is written, what was checked is what is used.

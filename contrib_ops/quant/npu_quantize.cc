@@ -1,6 +1,7 @@
 // npu_quantize(self, scales, zero_points; dtype, axis, div_mode) -> y. The semantics are in npu_quantize.py.
 #include "contrib_ops/quant/npu_quantize.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/type_code.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -39,17 +40,17 @@ class QuantizeKernel final : public Kernel {
                                {TypeCode::kInt4, QuantizedType::kInt4}})),
         axis_(info.attributes.Int("axis")),
         divides_(info.attributes.Bool("div_mode")) {
-    NPU_CHECK(divides_ || axis_ >= -2, "[", kOp, "] expected axis >= -2 with div_mode False, got ", axis_);
+    NPU_OP_CHECK(kOp, divides_ || axis_ >= -2, "expected axis >= -2 with div_mode False, got ", axis_);
     if (!divides_ && axis_ != -2) axis_ = -1;
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView self = ctx.Input(In::self), scales = ctx.Input(In::scales);
     const TensorView zero_points = ctx.Input(In::zero_points);
-    NPU_CHECK(self && scales, "[", kOp, "] expected the tensors self and scales");
+    NPU_OP_CHECK(kOp, self && scales, "expected the tensors self and scales");
     const Channels c = Check(self.shape, scales.shape);
-    NPU_CHECK(!zero_points || zero_points.shape == scales.shape, "[", kOp, "] expected zero_points of scales' shape ",
-              scales.shape, ", got ", zero_points.shape);
+    NPU_OP_CHECK(kOp, !zero_points || zero_points.shape == scales.shape, "expected zero_points of scales' shape ",
+                 scales.shape, ", got ", zero_points.shape);
     const Shape stored = StoredShape(kOp, "self", self.shape, type_);
     const TensorView y = ctx.Output(Out::y, StorageOf(type_), stored);
     if (self.elements() == 0) return;
@@ -77,8 +78,8 @@ class QuantizeKernel final : public Kernel {
  private:
   Channels Check(const Shape& self, const Shape& scales) const {
     if (scales.Elements() == 1) return {1, 1, self.Elements()};
-    NPU_CHECK(IsAlong(scales, self, axis_), "[", kOp, "] expected scales of one value, or one for each of axis ", axis_,
-              " of self ", self, ", got ", scales);
+    NPU_OP_CHECK(kOp, IsAlong(scales, self, axis_), "expected scales of one value, or one for each of axis ", axis_,
+                 " of self ", self, ", got ", scales);
     const int axis = static_cast<int>(axis_ < 0 ? axis_ + self.rank() : axis_);
     return {self.Elements(0, axis), self[axis], self.Elements(axis + 1, self.rank())};
   }

@@ -2,6 +2,7 @@
 #include "contrib_ops/random/npu_dropout.h"
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/dropout_mask.h"
 
 namespace npu {
@@ -18,12 +19,12 @@ class DropoutKernel final : public Kernel {
       // Rounded to float32, as a node stores it, also where torch passes more digits.
       : drop_(static_cast<float>(info.attributes.Float("p"))),
         seed_(static_cast<uint64_t>(info.attributes.Int("seed"))) {
-    NPU_CHECK(drop_ >= 0 && drop_ <= 1, "[", kOp, "] expected p in [0, 1], got ", drop_);
+    NPU_OP_CHECK(kOp, drop_ >= 0 && drop_ <= 1, "expected p in [0, 1], got ", drop_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);
-    NPU_CHECK(x, "[", kOp, "] expected the tensor self");
+    NPU_OP_CHECK(kOp, x, "expected the tensor self");
     const int64_t n = x.elements(), units = DropoutUnits(n);
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     const TensorView mask = ctx.Output(Out::mask, DType::kUInt8, Shape{units * kDropoutUnitBytes});

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/runtime/kernel_api.h"
 #include "ep/runtime/philox.h"
@@ -43,8 +44,8 @@ class RandomChoiceWithMaskKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x);
     const int rank = x.shape.rank();
-    NPU_CHECK(x && rank >= 1 && rank <= 5, "[", kOp, "] expected x of 1 to 5 axes, got ", x.shape);
-    NPU_CHECK(count_ > 0 && count_ <= kMost, "[", kOp, "] expected count from 1 to ", kMost, ", got ", count_);
+    NPU_OP_CHECK(kOp, x && rank >= 1 && rank <= 5, "expected x of 1 to 5 axes, got ", x.shape);
+    NPU_OP_CHECK(kOp, count_ > 0 && count_ <= kMost, "expected count from 1 to ", kMost, ", got ", count_);
     const TensorView index = OutputOrRoom(ctx, Out::index, DType::kInt32, {count_, rank});
     const TensorView mask = OutputOrRoom(ctx, Out::mask, DType::kBool, {count_});
     const DrawnSeed seed = seed_ != 0 || offset_ != 0 ? seed_ : DrawSeed(ctx.stream());

@@ -2,6 +2,7 @@
 // final_state. The semantics are in npu_chunk_gated_delta_rule.py.
 #include "contrib_ops/recurrent/npu_chunk_gated_delta_rule.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/delta_call.h"
 
@@ -37,8 +38,8 @@ class ChunkGatedDeltaRuleKernel final : public Kernel {
     const DeltaSizes sizes = CheckDeltaTensors(kOp, in);
     const int64_t sequences = in.lengths ? in.lengths.shape[0] : 1;
     const Shape states{sequences, sizes.heads, sizes.value_width, sizes.key_width};
-    NPU_CHECK(!initial || initial.shape == states, "[", kOp, "] expected initial_state of shape ", states, ", got ",
-              initial.shape);
+    NPU_OP_CHECK(kOp, !initial || initial.shape == states, "expected initial_state of shape ", states, ", got ",
+                 initial.shape);
     const TensorView out = OutputOrRoom(ctx, Out::out, in.value.dtype, sizes.result());
     const DType state_type = initial ? initial.dtype : DType::kFloat32;
     const TensorView final_state = OutputOrRoom(ctx, Out::final_state, state_type, states);

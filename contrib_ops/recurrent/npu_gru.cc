@@ -5,6 +5,7 @@
 #include <array>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/recurrent/time_major.h"
 #include "ep/kernels/vector_math.h"
 
@@ -64,9 +65,10 @@ class NpuGruKernel final : public Kernel {
     const TensorView x = ctx.Input(In::input), h = ctx.Input(In::hx), w = of_input_.Of(ctx.Input(In::weight_input)),
                      u = of_hidden_.Of(ctx.Input(In::weight_hidden)), input_bias = ctx.Input(In::bias_input),
                      hidden_bias = ctx.Input(In::bias_hidden);
-    NPU_CHECK(
+    NPU_OP_CHECK(
+        kOp,
         x && input_bias && x.shape.rank() == 3 && input_bias.shape.rank() == 1 && input_bias.shape[0] % kGates == 0,
-        "[", kOp, "] expected input [T, B, I] and bias_input [3 H], got ", x.shape, " and ", input_bias.shape);
+        "expected input [T, B, I] and bias_input [3 H], got ", x.shape, " and ", input_bias.shape);
     const LayerSizes sizes{x.shape[0], x.shape[1], x.shape[2], input_bias.shape[0] / kGates, input_bias.shape[0]};
     CheckLayerTensor(kOp, "hx", h, {1, sizes.batch, sizes.hidden}, x.dtype);
     CheckLayerTensor(kOp, "weight_input", w, {sizes.inputs, sizes.columns}, x.dtype);

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/recurrent/time_major.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -82,16 +83,16 @@ class NpuLstmKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input), w = of_input_.Of(ctx.Input(In::weight)), bias = ctx.Input(In::bias),
                      mask = ctx.Input(In::seq_mask), h = ctx.Input(In::h), c = ctx.Input(In::c);
-    NPU_CHECK(x && bias && x.shape.rank() == 3 && bias.shape.rank() == 1 && bias.shape[0] % kGates == 0, "[", kOp,
-              "] expected input [T, B, I] and bias [4 H], got ", x.shape, " and ", bias.shape);
+    NPU_OP_CHECK(kOp, x && bias && x.shape.rank() == 3 && bias.shape.rank() == 1 && bias.shape[0] % kGates == 0,
+                 "expected input [T, B, I] and bias [4 H], got ", x.shape, " and ", bias.shape);
     const LayerSizes sizes{x.shape[0], x.shape[1], x.shape[2], bias.shape[0] / kGates, bias.shape[0]};
     CheckLayerTensor(kOp, "weight", w, {sizes.inputs + sizes.hidden, sizes.columns}, x.dtype);
     CheckLayerTensor(kOp, "bias", bias, {sizes.columns}, x.dtype);
     CheckLayerTensor(kOp, "h", h, {1, sizes.batch, sizes.hidden}, x.dtype);
     CheckLayerTensor(kOp, "c", c, {1, sizes.batch, sizes.hidden}, x.dtype);
     const Shape shape = sizes.result();
-    NPU_CHECK(!masked_ || (mask && mask.shape == shape), "[", kOp, "] expected seq_mask of shape ", shape, ", got ",
-              mask.shape);
+    NPU_OP_CHECK(kOp, !masked_ || (mask && mask.shape == shape), "expected seq_mask of shape ", shape, ", got ",
+                 mask.shape);
     const std::vector<LayerResult> results = LayerResults(ctx, kResults, x.dtype, sizes);
     if (sizes.empty()) return;
     // y and output_h are the same numbers: one that is not asked for needs no memory of its own.

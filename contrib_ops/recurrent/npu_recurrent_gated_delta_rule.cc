@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/delta_call.h"
 #include "ep/kernels/segments.h"
@@ -29,8 +30,8 @@ std::vector<int64_t> Blocks(const TensorView& indices, int64_t tokens, int64_t b
   std::vector<int64_t> found(static_cast<size_t>(tokens));
   for (int64_t t = 0; t < tokens; ++t) {
     const int64_t block = indices ? ReadOnce(indices, t) : t;
-    NPU_CHECK(block >= 0 && block < blocks, "[", kOp, "] expected ssm_state_indices in [0, ", blocks, "), got ", block,
-              " at ", t);
+    NPU_OP_CHECK(kOp, block >= 0 && block < blocks, "expected ssm_state_indices in [0, ", blocks, "), got ", block,
+                 " at ", t);
     found[static_cast<size_t>(t)] = block;
   }
   return found;
@@ -42,8 +43,8 @@ std::vector<int64_t> AcceptedTokens(const TensorView& accepted, const std::vecto
   for (const auto [begin, count] : ranges) {
     const auto i = static_cast<int64_t>(found.size());
     const int64_t tokens = accepted && count > 0 ? ReadOnce(accepted, i) : 1;
-    NPU_CHECK(count == 0 || (tokens >= 1 && tokens <= count), "[", kOp, "] expected num_accepted_tokens in [1, ", count,
-              "] for sequence ", i, ", got ", tokens);
+    NPU_OP_CHECK(kOp, count == 0 || (tokens >= 1 && tokens <= count), "expected num_accepted_tokens in [1, ", count,
+                 "] for sequence ", i, ", got ", tokens);
     found.push_back(begin + tokens - 1);
   }
   return found;
@@ -67,16 +68,17 @@ class RecurrentGatedDeltaRuleKernel final : public Kernel {
                      accepted = ctx.Input(In::num_accepted_tokens);
     const DeltaSizes sizes = CheckDeltaTensors(kOp, in);
     const int64_t tokens = sizes.tokens, sequences = in.lengths ? in.lengths.shape[0] : 1;
-    NPU_CHECK(state && state.shape.rank() == 4 && state.shape[1] == sizes.heads &&
-                  state.shape[2] == sizes.value_width && state.shape[3] == sizes.key_width,
-              "[", kOp, "] expected state of shape [blocks, ", sizes.heads, ", ", sizes.value_width, ", ",
-              sizes.key_width, "], got ", state.shape);
-    NPU_CHECK(!indices || indices.shape == Shape{tokens}, "[", kOp, "] expected ssm_state_indices of shape [", tokens,
-              "], got ", indices.shape);
-    NPU_CHECK(indices || state.shape[0] >= tokens, "[", kOp, "] expected state of at least ", tokens,
-              " blocks without ssm_state_indices, got ", state.shape[0]);
-    NPU_CHECK(!accepted || accepted.shape == Shape{sequences}, "[", kOp, "] expected num_accepted_tokens of shape [",
-              sequences, "], got ", accepted.shape);
+    NPU_OP_CHECK(kOp,
+                 state && state.shape.rank() == 4 && state.shape[1] == sizes.heads &&
+                     state.shape[2] == sizes.value_width && state.shape[3] == sizes.key_width,
+                 "expected state of shape [blocks, ", sizes.heads, ", ", sizes.value_width, ", ", sizes.key_width,
+                 "], got ", state.shape);
+    NPU_OP_CHECK(kOp, !indices || indices.shape == Shape{tokens}, "expected ssm_state_indices of shape [", tokens,
+                 "], got ", indices.shape);
+    NPU_OP_CHECK(kOp, indices || state.shape[0] >= tokens, "expected state of at least ", tokens,
+                 " blocks without ssm_state_indices, got ", state.shape[0]);
+    NPU_OP_CHECK(kOp, !accepted || accepted.shape == Shape{sequences}, "expected num_accepted_tokens of shape [",
+                 sequences, "], got ", accepted.shape);
     const TensorView out = OutputOrRoom(ctx, Out::out, in.value.dtype, sizes.result());
     const TensorView states = OutputOrRoom(ctx, Out::state_out, state.dtype, state.shape);
     const float scale = scale_.value_or(1 / std::sqrt(static_cast<float>(std::max<int64_t>(1, sizes.key_width))));

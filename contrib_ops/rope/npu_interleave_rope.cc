@@ -1,6 +1,7 @@
 // npu_interleave_rope(x, cos, sin) -> y. The semantics are in npu_interleave_rope.py.
 #include "contrib_ops/rope/npu_interleave_rope.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/rotate_row.h"
 #include "ep/kernels/rotary/table_rows.h"
 #include "ep/runtime/kernel_api.h"
@@ -42,14 +43,14 @@ class InterleaveRopeKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::x), cos = ctx.Input(In::cos), sin = ctx.Input(In::sin);
-    NPU_CHECK(x && cos && sin, "[", kOp, "] expected the tensors x, cos and sin");
-    NPU_CHECK(x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "[", kOp, "] expected an even last dimension of x, got ",
-              x.shape);
+    NPU_OP_CHECK(kOp, x && cos && sin, "expected the tensors x, cos and sin");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1 && x.shape.back() % 2 == 0, "expected an even last dimension of x, got ",
+                 x.shape);
     for (const auto& [name, table] : {std::pair{"cos", &cos}, std::pair{"sin", &sin}}) {
-      NPU_CHECK(BroadcastRows::Fits(table->shape, x.shape), "[", kOp, "] expected ", name, " that broadcasts to x ",
-                x.shape, ", got ", table->shape);
-      NPU_CHECK(table->dtype == x.dtype, "[", kOp, "] expected ", name, " of x's dtype ", NameOf(x.dtype), ", got ",
-                NameOf(table->dtype));
+      NPU_OP_CHECK(kOp, BroadcastRows::Fits(table->shape, x.shape), "expected ", name, " that broadcasts to x ",
+                   x.shape, ", got ", table->shape);
+      NPU_OP_CHECK(kOp, table->dtype == x.dtype, "expected ", name, " of x's dtype ", NameOf(x.dtype), ", got ",
+                   NameOf(table->dtype));
     }
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;

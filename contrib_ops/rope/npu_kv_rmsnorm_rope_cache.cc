@@ -7,6 +7,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/cache_rows.h"
 #include "ep/kernels/rotary/rotate_row.h"
 #include "ep/kernels/rotary/table_rows.h"
@@ -70,7 +71,7 @@ struct Task {
         slots[t] = -1;
         continue;
       }
-      NPU_CHECK(at >= 0 && at < limit, "[", kOp, "] expected index in [0, ", limit, "), got ", at);
+      NPU_OP_CHECK(kOp, at >= 0 && at < limit, "expected index in [0, ", limit, "), got ", at);
       slots[t] = mode.batched ? b * k.page + at : mode.by_block ? at / k.page * k.page + s % k.page : at;
     }
   }
@@ -118,43 +119,42 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
     const TensorView index = ctx.Input(In::index), k_cache = ctx.Input(In::k_cache),
                      ckv_cache = ctx.Input(In::ckv_cache);
     const TensorView k_scale = ctx.Input(In::k_rope_scale), ckv_scale = ctx.Input(In::c_kv_scale), v = ctx.Input(In::v);
-    NPU_CHECK(kv && gamma && cos && sin && index && k_cache && ckv_cache, "[", kOp,
-              "] expected the tensors kv, gamma, cos, sin, index, k_cache and ckv_cache");
-    NPU_CHECK(!ctx.Input(In::k_rope_offset) && !ctx.Input(In::c_kv_offset), "[", kOp,
-              "] expected no k_rope_offset and no c_kv_offset: asymmetric quantization is not defined");
-    NPU_CHECK(kv.shape.rank() == 4 && kv.shape[1] == 1, "[", kOp, "] expected kv of shape [B, 1, S, D], got ",
-              kv.shape);
-    NPU_CHECK(gamma.shape.rank() == 1, "[", kOp, "] expected gamma of rank 1, got ", gamma.shape);
-    NPU_CHECK(cos.shape.rank() == 4 && sin.shape.rank() == 4, "[", kOp, "] expected cos and sin of rank 4, got ",
-              cos.shape, " and ", sin.shape);
+    NPU_OP_CHECK(kOp, kv && gamma && cos && sin && index && k_cache && ckv_cache,
+                 "expected the tensors kv, gamma, cos, sin, index, k_cache and ckv_cache");
+    NPU_OP_CHECK(kOp, !ctx.Input(In::k_rope_offset) && !ctx.Input(In::c_kv_offset),
+                 "expected no k_rope_offset and no c_kv_offset: asymmetric quantization is not defined");
+    NPU_OP_CHECK(kOp, kv.shape.rank() == 4 && kv.shape[1] == 1, "expected kv of shape [B, 1, S, D], got ", kv.shape);
+    NPU_OP_CHECK(kOp, gamma.shape.rank() == 1, "expected gamma of rank 1, got ", gamma.shape);
+    NPU_OP_CHECK(kOp, cos.shape.rank() == 4 && sin.shape.rank() == 4, "expected cos and sin of rank 4, got ", cos.shape,
+                 " and ", sin.shape);
     const int64_t b = kv.shape[0], s = kv.shape[2], norm = gamma.shape[0], rope = cos.shape[3];
     const int64_t width = v ? norm : norm + rope;
-    NPU_CHECK(kv.shape[3] == width && rope % 2 == 0 && rope <= width, "[", kOp, "] expected kv of ",
-              v ? "gamma's width, at least cos's" : "gamma's and cos's width together", ", cos's even, got kv ",
-              kv.shape, ", gamma ", gamma.shape, " and cos ", cos.shape);
+    NPU_OP_CHECK(kOp, kv.shape[3] == width && rope % 2 == 0 && rope <= width, "expected kv of ",
+                 v ? "gamma's width, at least cos's" : "gamma's and cos's width together", ", cos's even, got kv ",
+                 kv.shape, ", gamma ", gamma.shape, " and cos ", cos.shape);
     const Shape tokens{b, 1, s, rope};
-    NPU_CHECK(BroadcastRows::Fits(cos.shape, tokens) && BroadcastRows::Fits(sin.shape, tokens), "[", kOp,
-              "] expected cos and sin that broadcast to ", tokens, ", got ", cos.shape, " and ", sin.shape);
-    NPU_CHECK(!v || (v.shape.rank() == 4 && v.shape[0] == b && v.shape[1] == 1 && v.shape[2] == s), "[", kOp,
-              "] expected v of shape [", b, ", 1, ", s, ", D], got ", v.shape);
+    NPU_OP_CHECK(kOp, BroadcastRows::Fits(cos.shape, tokens) && BroadcastRows::Fits(sin.shape, tokens),
+                 "expected cos and sin that broadcast to ", tokens, ", got ", cos.shape, " and ", sin.shape);
+    NPU_OP_CHECK(kOp, !v || (v.shape.rank() == 4 && v.shape[0] == b && v.shape[1] == 1 && v.shape[2] == s),
+                 "expected v of shape [", b, ", 1, ", s, ", D], got ", v.shape);
     for (const auto& [name, t] :
          {std::pair{"gamma", &gamma}, std::pair{"cos", &cos}, std::pair{"sin", &sin}, std::pair{"v", &v}}) {
-      NPU_CHECK(!*t || t->dtype == kv.dtype, "[", kOp, "] expected ", name, " of kv's dtype ", NameOf(kv.dtype),
-                ", got ", NameOf(t->dtype));
+      NPU_OP_CHECK(kOp, !*t || t->dtype == kv.dtype, "expected ", name, " of kv's dtype ", NameOf(kv.dtype), ", got ",
+                   NameOf(t->dtype));
     }
-    NPU_CHECK(static_cast<bool>(k_scale) == static_cast<bool>(ckv_scale), "[", kOp,
-              "] expected k_rope_scale and c_kv_scale both or neither");
+    NPU_OP_CHECK(kOp, static_cast<bool>(k_scale) == static_cast<bool>(ckv_scale),
+                 "expected k_rope_scale and c_kv_scale both or neither");
     CheckCache("k_cache", k_cache, v ? width : rope, "k_rope_scale", k_scale, kv);
     CheckCache("ckv_cache", ckv_cache, v ? v.shape[3] : norm, "c_kv_scale", ckv_scale, kv);
     const int page_axis = mode_.batched ? 2 : 1;
     const int64_t pages = k_cache.shape[0], page = k_cache.shape[page_axis];
-    NPU_CHECK(ckv_cache.shape[0] == pages && ckv_cache.shape[page_axis] == page, "[", kOp,
-              "] expected k_cache and ckv_cache of as many rows, got ", k_cache.shape, " and ", ckv_cache.shape);
-    NPU_CHECK(!mode_.by_block || page > 0 || s == 0, "[", kOp, "] expected blocks of at least one row, got ",
-              k_cache.shape);
+    NPU_OP_CHECK(kOp, ckv_cache.shape[0] == pages && ckv_cache.shape[page_axis] == page,
+                 "expected k_cache and ckv_cache of as many rows, got ", k_cache.shape, " and ", ckv_cache.shape);
+    NPU_OP_CHECK(kOp, !mode_.by_block || page > 0 || s == 0, "expected blocks of at least one row, got ",
+                 k_cache.shape);
     const int64_t indices = mode_.by_block && page > 0 ? b * ((s + page - 1) / page) : b * s;
-    NPU_CHECK(index.dtype == DType::kInt64 && index.elements() == indices, "[", kOp, "] expected index of int64 with ",
-              indices, " elements, got ", NameOf(index.dtype), " ", index.shape);
+    NPU_OP_CHECK(kOp, index.dtype == DType::kInt64 && index.elements() == indices, "expected index of int64 with ",
+                 indices, " elements, got ", NameOf(index.dtype), " ", index.shape);
 
     const TensorView k_out = ctx.Output(Out::k_cache_out, k_cache.dtype, k_cache.shape);
     const TensorView ckv_out = ctx.Output(Out::ckv_cache_out, ckv_cache.dtype, ckv_cache.shape);
@@ -197,19 +197,20 @@ class KvRmsnormRopeCacheKernel final : public Kernel {
   void CheckCache(const char* name, const TensorView& cache, int64_t width, const char* scale_name,
                   const TensorView& scale, const TensorView& kv) const {
     const int one = mode_.batched ? 1 : 2;
-    NPU_CHECK(cache.shape.rank() == 4 && cache.shape[one] == 1 && cache.shape[3] == width &&
-                  (!mode_.batched || cache.shape[0] == kv.shape[0]),
-              "[", kOp, "] expected ", name, " of shape ",
-              mode_.batched ? "[B, 1, length, " : "[blocks, block_size, 1, ", width, "], got ", cache.shape);
-    NPU_CHECK(scale || cache.dtype != DType::kInt8, "[", kOp, "] expected ", name, " of a float type without ",
-              scale_name, ", got ", NameOf(cache.dtype));
-    NPU_CHECK(!scale || cache.dtype == DType::kInt8, "[", kOp, "] expected ", name,
-              " of int8, because it is quantized, got ", NameOf(cache.dtype));
-    NPU_CHECK(!scale || (scale.dtype == DType::kFloat32 && scale.shape == Shape{width}), "[", kOp, "] expected ",
-              scale_name, " of float32 and shape ", Shape{width}, ", got ", NameOf(scale.dtype), " ", scale.shape);
+    NPU_OP_CHECK(kOp,
+                 cache.shape.rank() == 4 && cache.shape[one] == 1 && cache.shape[3] == width &&
+                     (!mode_.batched || cache.shape[0] == kv.shape[0]),
+                 "expected ", name, " of shape ", mode_.batched ? "[B, 1, length, " : "[blocks, block_size, 1, ", width,
+                 "], got ", cache.shape);
+    NPU_OP_CHECK(kOp, scale || cache.dtype != DType::kInt8, "expected ", name, " of a float type without ", scale_name,
+                 ", got ", NameOf(cache.dtype));
+    NPU_OP_CHECK(kOp, !scale || cache.dtype == DType::kInt8, "expected ", name,
+                 " of int8, because it is quantized, got ", NameOf(cache.dtype));
+    NPU_OP_CHECK(kOp, !scale || (scale.dtype == DType::kFloat32 && scale.shape == Shape{width}), "expected ",
+                 scale_name, " of float32 and shape ", Shape{width}, ", got ", NameOf(scale.dtype), " ", scale.shape);
     const int64_t d0 = scale ? 32 : 16;
-    NPU_CHECK(!mode_.fractal || width % d0 == 0, "[", kOp, "] expected ", name, " of a width that is a multiple of ",
-              d0, " in an NZ cache_mode, got ", width);
+    NPU_OP_CHECK(kOp, !mode_.fractal || width % d0 == 0, "expected ", name, " of a width that is a multiple of ", d0,
+                 " in an NZ cache_mode, got ", width);
   }
 
   double epsilon_;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/rotate_row.h"
 #include "ep/kernels/rotary/table_rows.h"
 #include "ep/kernels/row_block.h"
@@ -79,26 +80,26 @@ class RotaryMulKernel final : public Kernel {
  public:
   explicit RotaryMulKernel(const KernelInfo& info) {
     const std::string mode = info.attributes.String("rotary_mode");
-    NPU_CHECK(mode == "half" || mode == "interleave", "[", kOp, "] The rotary_mode of ", kOp,
-              " should be half or interleave, but got ", mode);
+    NPU_OP_CHECK(kOp, mode == "half" || mode == "interleave", "The rotary_mode of ", kOp,
+                 " should be half or interleave, but got ", mode);
     interleave_ = mode == "interleave";
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self), r1 = ctx.Input(In::r1), r2 = ctx.Input(In::r2),
                      rotate = ctx.Input(In::rotate);
-    NPU_CHECK(x && r1 && r2, "[", kOp, "] expected the tensors self, r1 and r2");
-    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected self of rank >= 1, got a scalar");
+    NPU_OP_CHECK(kOp, x && r1 && r2, "expected the tensors self, r1 and r2");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1, "expected self of rank >= 1, got a scalar");
     CheckTable("r1", r1, x);
     CheckTable("r2", r2, x);
-    NPU_CHECK(r1.dtype == r2.dtype, "[", kOp, "] expected r1 and r2 of one dtype, got ", NameOf(r1.dtype), " and ",
-              NameOf(r2.dtype));
+    NPU_OP_CHECK(kOp, r1.dtype == r2.dtype, "expected r1 and r2 of one dtype, got ", NameOf(r1.dtype), " and ",
+                 NameOf(r2.dtype));
     const int64_t d = x.shape.back();
     if (rotate) {
-      NPU_CHECK(rotate.shape == (Shape{d, d}), "[", kOp, "] expected rotate of shape ", Shape{d, d}, ", got ",
-                rotate.shape);
+      NPU_OP_CHECK(kOp, rotate.shape == (Shape{d, d}), "expected rotate of shape ", Shape{d, d}, ", got ",
+                   rotate.shape);
     } else {
-      NPU_CHECK(d % 2 == 0, "[", kOp, "] expected an even last dimension of self, got ", x.shape);
+      NPU_OP_CHECK(kOp, d % 2 == 0, "expected an even last dimension of self, got ", x.shape);
     }
     const TensorView y = ctx.Output(Out::y, x.dtype, x.shape);
     if (x.elements() == 0) return;
@@ -119,8 +120,8 @@ class RotaryMulKernel final : public Kernel {
 
  private:
   static void CheckTable(const char* name, const TensorView& table, const TensorView& x) {
-    NPU_CHECK(BroadcastRows::Fits(table.shape, x.shape), "[", kOp, "] expected ", name, " that broadcasts to self ",
-              x.shape, ", got ", table.shape);
+    NPU_OP_CHECK(kOp, BroadcastRows::Fits(table.shape, x.shape), "expected ", name, " that broadcasts to self ",
+                 x.shape, ", got ", table.shape);
   }
 
   template <Rotation kRotation, class X, class Table>

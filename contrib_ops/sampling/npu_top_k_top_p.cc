@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -73,8 +74,8 @@ struct Task {
     // All arguments are checked before anything is written.
     if (kept != nullptr) k().CheckFirst(batch);
     for (int64_t b = 0; b < batch; ++b) {
-      NPU_CHECK(p == nullptr || (ToFloat(p[b]) >= 0.0f && ToFloat(p[b]) <= 1.0f), "[", kOp,
-                "] expected p in [0, 1], got ", ToFloat(p[b]));
+      NPU_OP_CHECK(kOp, p == nullptr || (ToFloat(p[b]) >= 0.0f && ToFloat(p[b]) <= 1.0f), "expected p in [0, 1], got ",
+                   ToFloat(p[b]));
     }
     ParallelFor(lanes, batch * vocabulary < kSerialElements ? lanes : 1, [&](int64_t begin, int64_t end) {
       for (int64_t lane = begin; lane < end; ++lane)
@@ -139,14 +140,14 @@ class TopKTopPKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView logits = ctx.Input(In::logits), p = ctx.Input(In::p), k = ctx.Input(In::k);
-    NPU_CHECK(logits, "[", kOp, "] expected the tensor logits");
-    NPU_CHECK(logits.shape.rank() == 2, "[", kOp, "] expected logits of shape [B, V], got ", logits.shape);
-    NPU_CHECK(p || k, "[", kOp, "] expected p or k, which say what is removed, got neither");
+    NPU_OP_CHECK(kOp, logits, "expected the tensor logits");
+    NPU_OP_CHECK(kOp, logits.shape.rank() == 2, "expected logits of shape [B, V], got ", logits.shape);
+    NPU_OP_CHECK(kOp, p || k, "expected p or k, which say what is removed, got neither");
     const Shape rows{logits.shape[0]};
-    NPU_CHECK(!p || (p.shape == rows && p.dtype == logits.dtype), "[", kOp, "] expected p of shape ", rows, " and ",
-              NameOf(logits.dtype), ", logits' dtype, got ", p.shape, " and ", NameOf(p.dtype));
-    NPU_CHECK(!k || (k.shape == rows && k.dtype == DType::kInt32), "[", kOp, "] expected k of shape ", rows,
-              " and int32, got ", k.shape, " and ", NameOf(k.dtype));
+    NPU_OP_CHECK(kOp, !p || (p.shape == rows && p.dtype == logits.dtype), "expected p of shape ", rows, " and ",
+                 NameOf(logits.dtype), ", logits' dtype, got ", p.shape, " and ", NameOf(p.dtype));
+    NPU_OP_CHECK(kOp, !k || (k.shape == rows && k.dtype == DType::kInt32), "expected k of shape ", rows,
+                 " and int32, got ", k.shape, " and ", NameOf(k.dtype));
     const TensorView y = ctx.Output(Out::y, logits.dtype, logits.shape);
     if (logits.elements() == 0) return;
     const int64_t batch = logits.shape[0], vocabulary = logits.shape[1];

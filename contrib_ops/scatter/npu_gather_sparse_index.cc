@@ -2,6 +2,7 @@
 #include "contrib_ops/scatter/npu_gather_sparse_index.h"
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -28,10 +29,10 @@ class GatherSparseIndexKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView table = ctx.Input(In::input), index = ctx.Input(In::index);
-    NPU_CHECK(table && index, "[", kOp, "] expected the tensors input and index");
-    NPU_CHECK(table.shape.rank() >= 1, "[", kOp, "] expected input of rank >= 1, got a scalar");
-    NPU_CHECK(index.dtype == DType::kInt32 || index.dtype == DType::kInt64, "[", kOp,
-              "] expected index of int32 or int64, got ", NameOf(index.dtype));
+    NPU_OP_CHECK(kOp, table && index, "expected the tensors input and index");
+    NPU_OP_CHECK(kOp, table.shape.rank() >= 1, "expected input of rank >= 1, got a scalar");
+    NPU_OP_CHECK(kOp, index.dtype == DType::kInt32 || index.dtype == DType::kInt64,
+                 "expected index of int32 or int64, got ", NameOf(index.dtype));
     Shape shape = index.shape;
     for (int axis = 1; axis < table.shape.rank(); ++axis) shape.push_back(table.shape[axis]);
     const TensorView y = ctx.Output(Out::y, table.dtype, shape);

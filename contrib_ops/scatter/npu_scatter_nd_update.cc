@@ -5,6 +5,7 @@
 
 #include "ep/kernels/indexing/scatter_operands.h"
 #include "ep/kernels/indexing/slices.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -22,12 +23,12 @@ class ScatterNdUpdateKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const auto [self, indices, updates] = ScatterOperandsOf(kOp, ctx);
     const int rank = self.shape.rank(), batch = indices.shape.rank() - 1;
-    NPU_CHECK(batch >= 0 && indices.shape.back() >= 1 && indices.shape.back() <= rank, "[", kOp,
-              "] expected indices whose last dimension is in [1, ", rank, "], the rank of self, got ", indices.shape);
+    NPU_OP_CHECK(kOp, batch >= 0 && indices.shape.back() >= 1 && indices.shape.back() <= rank,
+                 "expected indices whose last dimension is in [1, ", rank, "], the rank of self, got ", indices.shape);
     const int depth = static_cast<int>(indices.shape.back());
     Shape expected(indices.shape.begin(), static_cast<size_t>(batch));
     for (int axis = depth; axis < rank; ++axis) expected.push_back(self.shape[axis]);
-    NPU_CHECK(updates.shape == expected, "[", kOp, "] expected updates of shape ", expected, ", got ", updates.shape);
+    NPU_OP_CHECK(kOp, updates.shape == expected, "expected updates of shape ", expected, ", got ", updates.shape);
 
     const TensorView out = ctx.Output(Out::y, self.dtype, self.shape);
     const int64_t tuples = indices.shape.Elements(0, batch);

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "ep/kernels/movement/copy.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -20,9 +21,9 @@ class FormatCastKernel final : public Kernel {
   explicit FormatCastKernel(const KernelInfo& info) : format_(info.attributes.Int("acl_format")) {}
 
   void Compute(OpContext& ctx) const override {
-    NPU_CHECK(
-        std::find(std::begin(kFormats), std::end(kFormats), format_) != std::end(kFormats), "[", kOp,
-        "] expected acl_format of -1, 0, 1, 2, 3, 4, 12, 16, 27, 29, 30, 32, 33, 35, 47, 50, 51, 52, 53, 54, got ",
+    NPU_OP_CHECK(
+        kOp, std::find(std::begin(kFormats), std::end(kFormats), format_) != std::end(kFormats),
+        "expected acl_format of -1, 0, 1, 2, 3, 4, 12, 16, 27, 29, 30, 32, 33, 35, 47, 50, 51, 52, 53, 54, got ",
         format_);
     const TensorView x = ctx.Input(In::self);
     LaunchCopy(ctx, kOp, x, ctx.Output(Out::y, x.dtype, x.shape));

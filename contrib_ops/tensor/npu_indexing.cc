@@ -4,6 +4,7 @@
 
 #include "ep/kernels/movement/slice_range.h"
 #include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/environment.h"
 
 namespace npu {
@@ -60,18 +61,18 @@ class IndexingKernel final : public Kernel {
  private:
   View Plan(const Shape& shape) const {
     const size_t count = begin_.size();
-    NPU_CHECK(end_.size() == count && strides_.size() == count, "[", kOp,
-              "] expected begin, end and strides of one length, got ", count, ", ", end_.size(), " and ",
-              strides_.size());
+    NPU_OP_CHECK(kOp, end_.size() == count && strides_.size() == count,
+                 "expected begin, end and strides of one length, got ", count, ", ", end_.size(), " and ",
+                 strides_.size());
     size_t ellipses = 0, taking = 0;
     for (size_t i = 0; i < count; ++i) {
       ellipses += Has(ellipsis_mask_, i) ? 1 : 0;
       taking += !Has(ellipsis_mask_, i) && !Has(new_axis_mask_, i) ? 1 : 0;
     }
     const int rank = shape.rank();
-    NPU_CHECK(ellipses <= 1, "[", kOp, "] expected at most one ellipsis, got ", ellipses);
-    NPU_CHECK(taking <= static_cast<size_t>(rank), "[", kOp, "] expected at most ", rank,
-              " entries that take an axis, got ", taking);
+    NPU_OP_CHECK(kOp, ellipses <= 1, "expected at most one ellipsis, got ", ellipses);
+    NPU_OP_CHECK(kOp, taking <= static_cast<size_t>(rank), "expected at most ", rank,
+                 " entries that take an axis, got ", taking);
     const auto dense = DenseStrides(shape);
     View view;
     int axis = 0;
@@ -95,11 +96,11 @@ class IndexingKernel final : public Kernel {
   // Entry i, a slice or an index of an axis.
   void Take(size_t i, int axis, int64_t size, int64_t dense, View& view) const {
     const int64_t stride = strides_[i];
-    NPU_CHECK(stride != 0, "[", kOp, "] expected strides that are not 0, got 0");
+    NPU_OP_CHECK(kOp, stride != 0, "expected strides that are not 0, got 0");
     if (Has(shrink_axis_mask_, i)) {
-      NPU_CHECK(stride > 0, "[", kOp, "] expected a positive stride of an axis to drop, got ", stride);
-      NPU_CHECK(begin_[i] >= -size && begin_[i] < size, "[", kOp, "] expected an index from ", -size, " to ", size - 1,
-                " of axis ", axis, ", got ", begin_[i]);
+      NPU_OP_CHECK(kOp, stride > 0, "expected a positive stride of an axis to drop, got ", stride);
+      NPU_OP_CHECK(kOp, begin_[i] >= -size && begin_[i] < size, "expected an index from ", -size, " to ", size - 1,
+                   " of axis ", axis, ", got ", begin_[i]);
       view.first += (begin_[i] < 0 ? begin_[i] + size : begin_[i]) * dense;
       return;
     }

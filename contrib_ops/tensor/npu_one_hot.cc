@@ -6,6 +6,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/read_back.h"
 #include "ep/runtime/environment.h"
 #include "ep/runtime/kernel_api.h"
@@ -41,12 +42,12 @@ class NpuOneHotKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView numbers = ctx.Input(In::self);
     const int rank = numbers.shape.rank() + 1;
-    NPU_CHECK(axis_ >= -rank && axis_ < rank, "[", kOp, "] expected num_classes, the axis of the classes, in [", -rank,
-              ", ", rank - 1, "], got ", axis_);
-    NPU_CHECK(dtype_ == DType::kFloat32 || dtype_ == DType::kInt64 || dtype_ == DType::kBool, "[", kOp,
-              "] expected dtype 1 (float32), 7 (int64) or 9 (bool), got ", static_cast<int64_t>(dtype_));
+    NPU_OP_CHECK(kOp, axis_ >= -rank && axis_ < rank, "expected num_classes, the axis of the classes, in [", -rank,
+                 ", ", rank - 1, "], got ", axis_);
+    NPU_OP_CHECK(kOp, dtype_ == DType::kFloat32 || dtype_ == DType::kInt64 || dtype_ == DType::kBool,
+                 "expected dtype 1 (float32), 7 (int64) or 9 (bool), got ", static_cast<int64_t>(dtype_));
     const int64_t depth = counts_ ? Count(ctx, numbers) : depth_;
-    NPU_CHECK(depth >= 0 && depth <= kMost, "[", kOp, "] expected depth from 0 to ", kMost, ", got ", depth);
+    NPU_OP_CHECK(kOp, depth >= 0 && depth <= kMost, "expected depth from 0 to ", kMost, ", got ", depth);
     const int axis = static_cast<int>(axis_ < 0 ? axis_ + rank : axis_);
     Shape shape(numbers.shape.begin(), static_cast<size_t>(axis));
     shape.push_back(depth);
@@ -70,8 +71,7 @@ class NpuOneHotKernel final : public Kernel {
  private:
   // One more than the greatest number, at least one.
   static int64_t Count(OpContext& ctx, const TensorView& numbers) {
-    NPU_CHECK(numbers.elements() > 0, "[", kOp,
-              "] expected depth, for a trace or no numbers do not count classes, got -1");
+    NPU_OP_CHECK(kOp, numbers.elements() > 0, "expected depth, for a trace or no numbers do not count classes, got -1");
     auto* count = static_cast<int64_t*>(ctx.Workspace(sizeof(int64_t)));
     ctx.Launch(kOp, [=] {
       int64_t most = 0;

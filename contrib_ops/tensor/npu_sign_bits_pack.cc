@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -19,10 +20,9 @@ class SignBitsPackKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::self);
-    NPU_CHECK(x && x.shape.rank() == 1, "[", kOp, "] expected self of shape [n], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && x.shape.rank() == 1, "expected self of shape [n], got ", x.shape);
     const int64_t n = x.shape[0], count = n / 8 + (n % 8 != 0);
-    NPU_CHECK(size_ > 0 && count % size_ == 0, "[", kOp, "] expected size to divide the ", count, " bytes, got ",
-              size_);
+    NPU_OP_CHECK(kOp, size_ > 0 && count % size_ == 0, "expected size to divide the ", count, " bytes, got ", size_);
     const TensorView y = ctx.Output(Out::y, DType::kUInt8, {size_, count / size_});
     if (n == 0) return;
     DispatchFloats(kOp, x.dtype, [&](auto tag) {

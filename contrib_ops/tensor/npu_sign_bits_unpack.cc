@@ -2,6 +2,7 @@
 #include "contrib_ops/tensor/npu_sign_bits_unpack.h"
 
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -15,14 +16,14 @@ class SignBitsUnpackKernel final : public Kernel {
  public:
   explicit SignBitsUnpackKernel(const KernelInfo& info)
       : size_(info.attributes.Int("size")), code_(info.attributes.Int("dtype")) {
-    NPU_CHECK(code_ == 0 || code_ == 1, "[", kOp, "] expected dtype 0 (float32) or 1 (float16), got ", code_);
+    NPU_OP_CHECK(kOp, code_ == 0 || code_ == 1, "expected dtype 0 (float32) or 1 (float16), got ", code_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(In::input);
-    NPU_CHECK(x && x.shape.rank() == 1, "[", kOp, "] expected input of shape [n], got ", x.shape);
+    NPU_OP_CHECK(kOp, x && x.shape.rank() == 1, "expected input of shape [n], got ", x.shape);
     const int64_t count = Shape{x.shape[0], 8}.Elements();
-    NPU_CHECK(size_ > 0 && count % size_ == 0, "[", kOp, "] expected size to divide the ", count, " bits, got ", size_);
+    NPU_OP_CHECK(kOp, size_ > 0 && count % size_ == 0, "expected size to divide the ", count, " bits, got ", size_);
     const TensorView y = ctx.Output(Out::y, code_ == 0 ? DType::kFloat32 : DType::kFloat16, {size_, count / size_});
     if (count == 0) return;
     DispatchFloats(kOp, y.dtype, [&](auto tag) {

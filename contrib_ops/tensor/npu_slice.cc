@@ -2,6 +2,7 @@
 #include "contrib_ops/tensor/npu_slice.h"
 
 #include "ep/kernels/movement/strided_copy.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -24,8 +25,8 @@ class NpuSliceKernel final : public Kernel {
       const int64_t most = x.shape[static_cast<int>(i)];
       inside = offsets_[i] >= 0 && sizes_[i] >= 0 && sizes_[i] <= most && offsets_[i] <= most - sizes_[i];
     }
-    NPU_CHECK(inside, "[", kOp, "] expected offsets and size of a block inside ", x.shape, ", got ", Shape(offsets_),
-              " and ", Shape(sizes_));
+    NPU_OP_CHECK(kOp, inside, "expected offsets and size of a block inside ", x.shape, ", got ", Shape(offsets_),
+                 " and ", Shape(sizes_));
     const auto strides = DenseStrides(x.shape);
     int64_t first = 0;
     for (size_t i = 0; i < rank; ++i) first += offsets_[i] * strides[i];

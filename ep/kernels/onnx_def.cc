@@ -1,5 +1,7 @@
 #include "ep/kernels/onnx_def.h"
 
+#include "ep/kernels/op_check.h"
+
 namespace npu {
 
 ArgDef Input(const char* name, DTypeSet dtypes) { return {.name = name, .dtypes = dtypes}; }
@@ -53,17 +55,17 @@ OpDef OfEachType(OpDef def) {
 }
 
 std::vector<int64_t> ReadHostInts(const char* op, const char* name, const TensorView& view) {
-  NPU_CHECK(view.shape.rank() <= 1, "[", op, "] expected ", name, " to be a list, got shape ", view.shape);
+  NPU_OP_CHECK(op, view.shape.rank() <= 1, "expected ", name, " to be a list, got shape ", view.shape);
   const int64_t n = view.elements();
   if (n == 0) return {};
   if (view.dtype == DType::kInt32) return std::vector<int64_t>(view.as<int32_t>(), view.as<int32_t>() + n);
-  NPU_CHECK(view.dtype == DType::kInt64, "[", op, "] expected ", name, " of int32 or int64, got ", NameOf(view.dtype));
+  NPU_OP_CHECK(op, view.dtype == DType::kInt64, "expected ", name, " of int32 or int64, got ", NameOf(view.dtype));
   return std::vector<int64_t>(view.as<int64_t>(), view.as<int64_t>() + n);
 }
 
 int64_t ReadHostInt(const char* op, const char* name, const TensorView& view) {
   const std::vector<int64_t> values = ReadHostInts(op, name, view);
-  NPU_CHECK(values.size() == 1, "[", op, "] expected ", name, " to be one value, got shape ", view.shape);
+  NPU_OP_CHECK(op, values.size() == 1, "expected ", name, " to be one value, got shape ", view.shape);
   return values[0];
 }
 

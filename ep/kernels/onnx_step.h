@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -13,7 +14,7 @@ namespace npu {
 // The kernel of ONNX's operator `type` as of opset version `version`, for a step of `node`.
 inline std::unique_ptr<Kernel> MakeStep(const char* type, int version, const KernelInfo& node, Attributes attributes) {
   const OpDef* def = OpRegistry::Instance().Find("", type, version);
-  NPU_CHECK(def != nullptr, "[", node.op_type, "] expected a kernel of ", type);
+  NPU_OP_CHECK(node.op_type, def != nullptr, "expected a kernel of ", type);
   KernelInfo step = node;
   step.op_type = type;
   step.since_version = version;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -16,10 +17,10 @@ struct Halves {
 
 inline Halves SplitHalves(const char* op, const Shape& x, int64_t dim) {
   const int rank = x.rank();
-  NPU_CHECK(rank >= 1, "[", op, "] expected self of rank >= 1, got a scalar");
-  NPU_CHECK(dim >= -rank && dim < rank, "[", op, "] expected dim in [", -rank, ", ", rank - 1, "], got ", dim);
+  NPU_OP_CHECK(op, rank >= 1, "expected self of rank >= 1, got a scalar");
+  NPU_OP_CHECK(op, dim >= -rank && dim < rank, "expected dim in [", -rank, ", ", rank - 1, "], got ", dim);
   const int axis = static_cast<int>(dim < 0 ? dim + rank : dim);
-  NPU_CHECK(x[axis] % 2 == 0, "[", op, "] expected an even size of axis ", dim, ", got ", x[axis]);
+  NPU_OP_CHECK(op, x[axis] % 2 == 0, "expected an even size of axis ", dim, ", got ", x[axis]);
   Halves h;
   h.result = x;
   h.result[axis] = x[axis] / 2;

@@ -12,6 +12,7 @@
 #include "ep/kernels/elementwise/real.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -24,10 +25,10 @@ class OutputActivation {
     const std::string name = attributes.String("activation", "");
     if (name.empty()) return;
     const Form* form = FindForm(name);
-    NPU_CHECK(form != nullptr, "[", op, "] expected a known activation, got '", name, "'");
+    NPU_OP_CHECK(op, form != nullptr, "expected a known activation, got '", name, "'");
     const std::vector<double> numbers = attributes.Floats("activation_params");
-    NPU_CHECK(numbers.size() == form->numbers, "[", op, "] expected ", form->numbers, " activation_params for ", name,
-              ", got ", numbers.size());
+    NPU_OP_CHECK(op, numbers.size() == form->numbers, "expected ", form->numbers, " activation_params for ", name,
+                 ", got ", numbers.size());
     kind_ = form->kind;
     in_place_ = form->in_place;
     for (size_t i = 0; i < numbers.size(); ++i) numbers_[i] = numbers[i];

@@ -1,6 +1,7 @@
 // y = f(x) for every element of the first input: the whole kernel of a pointwise activation.
 #pragma once
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -10,7 +11,7 @@ namespace npu {
 template <class F>
 void LaunchPointwise(OpContext& ctx, const char* op, F f) {
   const TensorView x = ctx.Input(0);
-  NPU_CHECK(x, "[", op, "] expected the tensor self");
+  NPU_OP_CHECK(op, x, "expected the tensor self");
   const TensorView y = ctx.Output(0, x.dtype, x.shape);
   const int64_t n = x.elements();
   if (n == 0) return;

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/communication/unused.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantized_row.h"
 #include "ep/kernels/row_block.h"
 
@@ -49,7 +50,7 @@ class BlockSum {
 Combine::Combine(const char* op, const char* notes, bool of_rows, const KernelInfo& info)
     : op_(op), notes_(notes), of_rows_(of_rows), experts_(op, info), global_batch_(info.attributes.Int("global_bs")) {
   const int64_t mode = info.attributes.Int("comm_quant_mode");
-  NPU_CHECK(mode == 0 || mode == kQuantised, "[", op, "] expected comm_quant_mode 0 or 2, got ", mode);
+  NPU_OP_CHECK(op, mode == 0 || mode == kQuantised, "expected comm_quant_mode 0 or 2, got ", mode);
   quantises_ = mode == kQuantised;
   for (const char* name : {"out_dtype", "group_list_type"})
     if (info.attributes.Has(name)) CheckUnused(op, info.attributes, name, 0);
@@ -57,11 +58,11 @@ Combine::Combine(const char* op, const char* notes, bool of_rows, const KernelIn
 
 void Combine::Check(const CombineInputs& given) const {
   const TensorView& rows = given.rows;
-  NPU_CHECK(rows && rows.shape.rank() == 2, "[", op_, "] expected expand_x [A, H], got ", rows.shape);
+  NPU_OP_CHECK(op_, rows && rows.shape.rank() == 2, "expected expand_x [A, H], got ", rows.shape);
   experts_.CheckIds(op_, given.ids, given.mask, -1);
   experts_.MostTokens(op_, global_batch_, given.tokens());
   const auto check = [this](const char* name, const TensorView& tensor, const Shape& shape) {
-    NPU_CHECK(tensor.shape == shape, "[", op_, "] expected ", name, " ", shape, ", got ", tensor.shape);
+    NPU_OP_CHECK(op_, tensor.shape == shape, "expected ", name, " ", shape, ", got ", tensor.shape);
   };
   const int64_t all = rows.shape[0], width = given.width();
   check(notes_, given.notes, {of_rows_ ? all * kRowNoteWords : given.tokens() * given.slots()});
@@ -75,20 +76,20 @@ void Combine::Check(const CombineInputs& given) const {
               joined ? Shape{shape[0], shape[1], width} : Shape{given.tokens(), width});
   }
   const int64_t constants = experts_.constants();
-  NPU_CHECK(given.original || experts_.copies() + constants == 0, "[", op_,
-            "] expected ori_x with copy and constant experts, got none");
+  NPU_OP_CHECK(op_, given.original || experts_.copies() + constants == 0,
+               "expected ori_x with copy and constant experts, got none");
   if (given.original) CheckLike("ori_x", given.original, rows.dtype, {given.tokens(), width});
   for (const auto& [name, tensor] :
        {std::pair{"const_expert_alpha_1", &given.alpha_1}, std::pair{"const_expert_alpha_2", &given.alpha_2},
         std::pair{"const_expert_v", &given.constant}}) {
-    NPU_CHECK(*tensor || constants == 0, "[", op_, "] expected ", name, " with constant experts, got none");
+    NPU_OP_CHECK(op_, *tensor || constants == 0, "expected ", name, " with constant experts, got none");
     if (*tensor) CheckLike(name, *tensor, rows.dtype, {constants, width});
   }
 }
 
 void Combine::CheckLike(const char* name, const TensorView& tensor, DType dtype, const Shape& shape) const {
-  NPU_CHECK(tensor.shape == shape && tensor.dtype == dtype, "[", op_, "] expected ", name, " ", NameOf(dtype), " ",
-            shape, ", got ", NameOf(tensor.dtype), " ", tensor.shape);
+  NPU_OP_CHECK(op_, tensor.shape == shape && tensor.dtype == dtype, "expected ", name, " ", NameOf(dtype), " ", shape,
+               ", got ", NameOf(tensor.dtype), " ", tensor.shape);
 }
 
 void Combine::Run(const CombineInputs& given, const std::shared_ptr<Communicator>& shared, void* sums) const {
@@ -126,8 +127,8 @@ std::vector<int64_t> Combine::CountsOf(const CombineInputs& given) const {
   int64_t before = 0;
   for (int64_t i = 0; i < given.ends.elements(); ++i) {
     const int64_t end = ReadOnce(given.ends.as<const int32_t>() + i);
-    NPU_CHECK(end >= before && end <= all, "[", op_, "] expected ep_send_counts that rise from 0 to at most ", all,
-              ", the rows of expand_x, got ", end, " after ", before);
+    NPU_OP_CHECK(op_, end >= before && end <= all, "expected ep_send_counts that rise from 0 to at most ", all,
+                 ", the rows of expand_x, got ", end, " after ", before);
     counts[static_cast<size_t>(i % experts_.ranks() * experts_.of_rank() + i / experts_.ranks())] = end - before;
     before = end;
   }
@@ -139,8 +140,8 @@ void Combine::CheckPlaces(const CombineInputs& given, const TokenSlots& slots) c
     for (int64_t slot = 0; slot < given.slots(); ++slot) {
       const int32_t place = given.notes.as<const int32_t>()[token * given.slots() + slot];
       const int32_t expected = slots.PlaceOf(token, slot);
-      NPU_CHECK(place == expected, "[", op_, "] expected ", notes_, " of the dispatch of these tokens, ", expected,
-                " for slot ", slot, " of token ", token, ", got ", place);
+      NPU_OP_CHECK(op_, place == expected, "expected ", notes_, " of the dispatch of these tokens, ", expected,
+                   " for slot ", slot, " of token ", token, ", got ", place);
     }
   }
 }
@@ -149,8 +150,8 @@ void Combine::CheckNotes(const CombineInputs& given, const std::vector<int64_t>&
   ForEachExpertBlock(experts_, counts, [&](int64_t, int64_t rank, int64_t, int64_t count, int64_t place) {
     for (int64_t row = place; row < place + count; ++row) {
       const int32_t noted = given.notes.as<const int32_t>()[row * kRowNoteWords];
-      NPU_CHECK(noted == rank, "[", op_, "] expected ", notes_, " of the dispatch of these rows, rank ", rank,
-                " for row ", row, ", got ", noted);
+      NPU_OP_CHECK(op_, noted == rank, "expected ", notes_, " of the dispatch of these rows, rank ", rank, " for row ",
+                   row, ", got ", noted);
     }
   });
 }
@@ -159,9 +160,9 @@ void Combine::CheckPairs(const std::vector<int64_t>& counts, const std::vector<i
   for (int64_t rank = 0; rank < experts_.ranks(); ++rank) {
     for (int64_t expert = 0; expert < experts_.here(); ++expert) {
       const auto at = static_cast<size_t>(rank * experts_.of_rank() + expert);
-      NPU_CHECK(counts[at] == expected[at], "[", op_, "] expected ep_send_counts to return ", expected[at],
-                " rows of expert ", expert, " of this rank to rank ", rank, ", which has sent so many, got ",
-                counts[at]);
+      NPU_OP_CHECK(op_, counts[at] == expected[at], "expected ep_send_counts to return ", expected[at],
+                   " rows of expert ", expert, " of this rank to rank ", rank, ", which has sent so many, got ",
+                   counts[at]);
     }
   }
 }
@@ -170,9 +171,9 @@ void Combine::CheckArrived(const TokenSlots& slots, const RowRecords& arrived) c
   for (size_t i = 0; i < slots.rows().size(); ++i) {
     const TokenSlots::Row& row = slots.rows()[i];
     const RowNote& note = arrived.note(static_cast<int64_t>(i));
-    NPU_CHECK(note.token == row.token && note.slot == row.slot, "[", op_, "] expected expert_ids and ", notes_,
-              " of one dispatch, got for slot ", row.slot, " of token ", row.token, " the result of slot ", note.slot,
-              " of token ", note.token);
+    NPU_OP_CHECK(op_, note.token == row.token && note.slot == row.slot, "expected expert_ids and ", notes_,
+                 " of one dispatch, got for slot ", row.slot, " of token ", row.token, " the result of slot ",
+                 note.slot, " of token ", note.token);
   }
 }
 

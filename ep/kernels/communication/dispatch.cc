@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "ep/kernels/communication/unused.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantized_row.h"
 
 namespace npu {
@@ -30,29 +31,29 @@ Dispatch::Dispatch(const char* op, bool second, const KernelInfo& info)
       form_(info.attributes.Int("expert_token_nums_type")),
       global_batch_(info.attributes.Int("global_bs")),
       reserved_(info.attributes.Int("tp_world_size")) {
-  NPU_CHECK(quant_mode_ == 0 || quant_mode_ == kQuantised, "[", op, "] expected quant_mode 0 or 2, got ", quant_mode_);
-  NPU_CHECK(form_ == 0 || form_ == 1, "[", op, "] expected expert_token_nums_type 0 or 1, got ", form_);
+  NPU_OP_CHECK(op, quant_mode_ == 0 || quant_mode_ == kQuantised, "expected quant_mode 0 or 2, got ", quant_mode_);
+  NPU_OP_CHECK(op, form_ == 0 || form_ == 1, "expected expert_token_nums_type 0 or 1, got ", form_);
   for (const char* name : {"y_dtype", "x_dtype", "scales_dtype"}) CheckAbsent(op, info.attributes, name);
 }
 
 void Dispatch::Check(const Inputs& given) const {
   const auto& [x, ids, scales, mask, weights] = given;
-  NPU_CHECK(x && x.shape.rank() == 2, "[", op_, "] expected x [BS, H], got ", x.shape);
+  NPU_OP_CHECK(op_, x && x.shape.rank() == 2, "expected x [BS, H], got ", x.shape);
   experts_.CheckIds(op_, ids, mask, x.shape[0]);
-  NPU_CHECK(quant_mode_ == 0 || (x.dtype != DType::kInt32 && x.shape[1] > 0), "[", op_,
-            "] expected x of floats, with features to take a scale from, with quant_mode 2, got ", NameOf(x.dtype), " ",
-            x.shape);
+  NPU_OP_CHECK(op_, quant_mode_ == 0 || (x.dtype != DType::kInt32 && x.shape[1] > 0),
+               "expected x of floats, with features to take a scale from, with quant_mode 2, got ", NameOf(x.dtype),
+               " ", x.shape);
   if (scales && x.dtype == DType::kInt32) {
-    NPU_CHECK(scales.shape == Shape{x.shape[0]}, "[", op_, "] expected scales ", Shape{x.shape[0]},
-              ", one of each token, with x of int32, got ", scales.shape);
+    NPU_OP_CHECK(op_, scales.shape == Shape{x.shape[0]}, "expected scales ", Shape{x.shape[0]},
+                 ", one of each token, with x of int32, got ", scales.shape);
   } else if (scales) {
-    NPU_CHECK(quant_mode_ == kQuantised, "[", op_, "] expected quant_mode 2 with scales, got ", quant_mode_);
+    NPU_OP_CHECK(op_, quant_mode_ == kQuantised, "expected quant_mode 2 with scales, got ", quant_mode_);
     const Shape shape{experts_.shared() + experts_.routed(), x.shape[1]};
-    NPU_CHECK(scales.shape == shape, "[", op_, "] expected scales ", shape,
-              ", those of shared experts with ranks first, got ", scales.shape);
+    NPU_OP_CHECK(op_, scales.shape == shape, "expected scales ", shape,
+                 ", those of shared experts with ranks first, got ", scales.shape);
   }
-  NPU_CHECK(!weights || weights.shape == ids.shape, "[", op_, "] expected expert_scales like expert_ids, ", ids.shape,
-            ", got ", weights.shape);
+  NPU_OP_CHECK(op_, !weights || weights.shape == ids.shape, "expected expert_scales like expert_ids, ", ids.shape,
+               ", got ", weights.shape);
   experts_.MostRows(op_, experts_.MostTokens(op_, global_batch_, x.shape[0]), ids.shape[1]);
 }
 
@@ -133,7 +134,7 @@ void Dispatch::SetRows(const std::vector<int64_t>& received, const RowRecords& a
   int64_t used = 0;
   ForEachExpertBlock(experts_, received, [&](int64_t, int64_t rank, int64_t first, int64_t count, int64_t place) {
     // The others have refused to send more: memory is not left to them all the same.
-    NPU_CHECK(place + count <= room, "[", op_, "] expected at most ", room, " rows, got more from rank ", rank);
+    NPU_OP_CHECK(op_, place + count <= room, "expected at most ", room, " rows, got more from rank ", rank);
     for (int64_t i = 0; i < count; ++i) {
       const RowNote& note = arrived.note(first + i);
       const int64_t to = place + i;

@@ -14,6 +14,7 @@
 #include "ep/kernels/communication/rank_group.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -76,7 +77,7 @@ class BlockCounts {
     CheckList(op, "recv_counts", received, experts, ranks);
     int64_t sum = 0;
     for (const int64_t count : sent) sum += count;
-    NPU_CHECK(rows == sum, "[", op, "] expected ", sum, " rows of gmm_x, the sum of send_counts, got ", rows);
+    NPU_OP_CHECK(op, rows == sum, "expected ", sum, " rows of gmm_x, the sum of send_counts, got ", rows);
     if (ranks == 1) CheckPairs(op, experts, 1, sent, received);
   }
 
@@ -99,10 +100,10 @@ class BlockCounts {
  private:
   static void CheckList(const char* op, const char* name, const std::vector<int64_t>& counts, int64_t experts,
                         int64_t ranks) {
-    NPU_CHECK(static_cast<int64_t>(counts.size()) == experts * ranks, "[", op, "] expected ", name, " of ", experts,
-              " * ", ranks, " numbers, got ", counts.size());
+    NPU_OP_CHECK(op, static_cast<int64_t>(counts.size()) == experts * ranks, "expected ", name, " of ", experts, " * ",
+                 ranks, " numbers, got ", counts.size());
     for (const int64_t count : counts)
-      NPU_CHECK(count >= 0 && count <= INT32_MAX, "[", op, "] expected ", name, " from 0 to 2147483647, got ", count);
+      NPU_OP_CHECK(op, count >= 0 && count <= INT32_MAX, "expected ", name, " from 0 to 2147483647, got ", count);
   }
 
   // Of both operators the sender's entry (to, j) is the receiver's (from, j).
@@ -114,8 +115,8 @@ class BlockCounts {
         for (int64_t j = 0; j < experts; ++j) {
           const int64_t out = all_sent[static_cast<size_t>(from * each + to * experts + j)];
           const int64_t in = all_received[static_cast<size_t>(to * each + from * experts + j)];
-          NPU_CHECK(out == in, "[", op, "] expected rank ", to, " to receive from rank ", from, ", of expert ", j,
-                    ", the ", out, " rows that it sends, got ", in);
+          NPU_OP_CHECK(op, out == in, "expected rank ", to, " to receive from rank ", from, ", of expert ", j, ", the ",
+                       out, " rows that it sends, got ", in);
         }
   }
 };
@@ -127,19 +128,21 @@ struct ExpertCall {
   size_t row_bytes() const { return BytesFor(x.dtype, x.shape[1]); }
 
   void Check(const char* op, const ExpertWeights& weights, const ExpertWeights& shared) const {
-    NPU_CHECK(x && weight && x.shape.rank() == 2 && weight.shape.rank() == 3 && weight.dtype == x.dtype &&
-                  weight.shape[0] > 0 && weights.Depth(weight) == x.shape[1],
-              "[", op, "] expected gmm_x [A, H] and gmm_weight of its dtype for one expert or more, ",
-              weights.transposed() ? "[e, N, H]" : "[e, H, N]", ", got ", NameOf(x.dtype), " ", x.shape, " and ",
-              NameOf(weight.dtype), " ", weight.shape);
-    NPU_CHECK(shared_x.present == shared_weight.present, "[", op,
-              "] expected mm_x and mm_weight together, got one of them");
+    NPU_OP_CHECK(op,
+                 x && weight && x.shape.rank() == 2 && weight.shape.rank() == 3 && weight.dtype == x.dtype &&
+                     weight.shape[0] > 0 && weights.Depth(weight) == x.shape[1],
+                 "expected gmm_x [A, H] and gmm_weight of its dtype for one expert or more, ",
+                 weights.transposed() ? "[e, N, H]" : "[e, H, N]", ", got ", NameOf(x.dtype), " ", x.shape, " and ",
+                 NameOf(weight.dtype), " ", weight.shape);
+    NPU_OP_CHECK(op, shared_x.present == shared_weight.present,
+                 "expected mm_x and mm_weight together, got one of them");
     if (!shared_x) return;
-    NPU_CHECK(shared_x.shape.rank() == 2 && shared_weight.shape.rank() == 2 && shared_weight.dtype == shared_x.dtype &&
-                  shared.Depth(shared_weight) == shared_x.shape[1],
-              "[", op, "] expected mm_x [B, H] and mm_weight of its dtype, ", shared.transposed() ? "[N, H]" : "[H, N]",
-              ", got ", NameOf(shared_x.dtype), " ", shared_x.shape, " and ", NameOf(shared_weight.dtype), " ",
-              shared_weight.shape);
+    NPU_OP_CHECK(op,
+                 shared_x.shape.rank() == 2 && shared_weight.shape.rank() == 2 &&
+                     shared_weight.dtype == shared_x.dtype && shared.Depth(shared_weight) == shared_x.shape[1],
+                 "expected mm_x [B, H] and mm_weight of its dtype, ", shared.transposed() ? "[N, H]" : "[H, N]",
+                 ", got ", NameOf(shared_x.dtype), " ", shared_x.shape, " and ", NameOf(shared_weight.dtype), " ",
+                 shared_weight.shape);
   }
 
   // mm_y, which needs no other rank; empty without mm_x.

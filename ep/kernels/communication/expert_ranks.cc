@@ -5,6 +5,7 @@
 
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/moe/rows.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -14,9 +15,9 @@ constexpr const char* kAlgorithms[] = {"", "fullmesh", "fullmesh_v1", "fullmesh_
 
 void CheckAlgorithm(const char* op, const std::string& name) {
   const auto* known = std::find(std::begin(kAlgorithms), std::end(kAlgorithms), name);
-  NPU_CHECK(known != std::end(kAlgorithms), "[", op,
-            "] expected comm_alg '' or 'fullmesh', 'fullmesh_v1', 'fullmesh_v2', 'hierarchy', got '", Printable(name),
-            "'");
+  NPU_OP_CHECK(op, known != std::end(kAlgorithms),
+               "expected comm_alg '' or 'fullmesh', 'fullmesh_v1', 'fullmesh_v2', 'hierarchy', got '", Printable(name),
+               "'");
 }
 
 }  // namespace
@@ -29,42 +30,42 @@ ExpertRanks::ExpertRanks(const char* op, const KernelInfo& info)
       shared_(info.attributes.Int("shared_expert_num")),
       shared_ranks_(info.attributes.Int("shared_expert_rank_num")) {
   const Attributes& given = info.attributes;
-  NPU_CHECK(rank_ >= 0 && rank_ < ranks_, "[", op, "] expected ep_rank_id in [0, ", ranks_, "), got ", rank_);
-  NPU_CHECK(shared_ranks_ >= 0 && shared_ranks_ < ranks_, "[", op, "] expected shared_expert_rank_num in [0, ", ranks_,
-            "), got ", shared_ranks_);
+  NPU_OP_CHECK(op, rank_ >= 0 && rank_ < ranks_, "expected ep_rank_id in [0, ", ranks_, "), got ", rank_);
+  NPU_OP_CHECK(op, shared_ranks_ >= 0 && shared_ranks_ < ranks_, "expected shared_expert_rank_num in [0, ", ranks_,
+               "), got ", shared_ranks_);
   if (shared_ranks_ == 0) {
-    NPU_CHECK(shared_ == 0 || shared_ == 1, "[", op, "] expected shared_expert_num 0 or 1 without ranks for them, got ",
-              shared_);
+    NPU_OP_CHECK(op, shared_ == 0 || shared_ == 1, "expected shared_expert_num 0 or 1 without ranks for them, got ",
+                 shared_);
     shared_ = 0;
   } else {
-    NPU_CHECK(shared_ > 0 && shared_ranks_ % shared_ == 0, "[", op, "] expected shared_expert_num to divide the ",
-              shared_ranks_, " ranks for them, got ", shared_);
+    NPU_OP_CHECK(op, shared_ > 0 && shared_ranks_ % shared_ == 0, "expected shared_expert_num to divide the ",
+                 shared_ranks_, " ranks for them, got ", shared_);
   }
-  NPU_CHECK(routed_ >= 1 && routed_ <= kMaxExperts && routed_ % (ranks_ - shared_ranks_) == 0, "[", op,
-            "] expected moe_expert_num from 1 to ", kMaxExperts, " that ", ranks_ - shared_ranks_,
-            " ranks divide, got ", routed_);
+  NPU_OP_CHECK(op, routed_ >= 1 && routed_ <= kMaxExperts && routed_ % (ranks_ - shared_ranks_) == 0,
+               "expected moe_expert_num from 1 to ", kMaxExperts, " that ", ranks_ - shared_ranks_,
+               " ranks divide, got ", routed_);
   for (size_t i = 0; i < special_.size(); ++i) {
     special_[i] = given.Int(kSpecial[i], 0);
-    NPU_CHECK(special_[i] >= 0 && special_[i] <= kMaxExperts, "[", op, "] expected ", kSpecial[i], " from 0 to ",
-              kMaxExperts, ", got ", special_[i]);
+    NPU_OP_CHECK(op, special_[i] >= 0 && special_[i] <= kMaxExperts, "expected ", kSpecial[i], " from 0 to ",
+                 kMaxExperts, ", got ", special_[i]);
   }
   const int64_t tp_ranks = given.Int("tp_world_size");
-  NPU_CHECK(tp_ranks == 0 || tp_ranks == 1, "[", op, "] expected tp_world_size 0 or 1, got ", tp_ranks);
+  NPU_OP_CHECK(op, tp_ranks == 0 || tp_ranks == 1, "expected tp_world_size 0 or 1, got ", tp_ranks);
   CheckUnused(op, given, "tp_rank_id", 0);
   CheckUnused(op, given, "expert_shard_type", 0);
   CheckAlgorithm(op, given.String("comm_alg", ""));
 }
 
 void ExpertRanks::CheckRank(const char* op, const std::shared_ptr<Communicator>& group) const {
-  NPU_CHECK(group == nullptr || group->rank() == rank_, "[", op, "] expected ep_rank_id ", group->rank(),
-            ", which this rank has in the group '", Printable(group->group()), "', got ", rank_);
+  NPU_OP_CHECK(op, group == nullptr || group->rank() == rank_, "expected ep_rank_id ", group->rank(),
+               ", which this rank has in the group '", Printable(group->group()), "', got ", rank_);
 }
 
 int64_t ExpertRanks::MostTokens(const char* op, int64_t global_batch, int64_t tokens) const {
   if (global_batch == 0) return tokens;
-  NPU_CHECK(global_batch % ranks_ == 0 && global_batch / ranks_ >= tokens && global_batch <= INT32_MAX, "[", op,
-            "] expected global_bs of 0 or ", ranks_, " times a number of tokens from ", tokens, " to ",
-            INT32_MAX / ranks_, ", got ", global_batch);
+  NPU_OP_CHECK(op, global_batch % ranks_ == 0 && global_batch / ranks_ >= tokens && global_batch <= INT32_MAX,
+               "expected global_bs of 0 or ", ranks_, " times a number of tokens from ", tokens, " to ",
+               INT32_MAX / ranks_, ", got ", global_batch);
   return global_batch / ranks_;
 }
 
@@ -82,12 +83,12 @@ std::string ExpertRanks::ToString() const {
 }
 
 void ExpertRanks::CheckIds(const char* op, const TensorView& ids, const TensorView& mask, int64_t tokens) const {
-  NPU_CHECK(ids && ids.shape.rank() == 2 && (tokens < 0 || ids.shape[0] == tokens) && ids.shape[1] > 0, "[", op,
-            "] expected expert_ids [", tokens < 0 ? "BS" : std::to_string(tokens), ", K] with K of 1 or more, got ",
-            ids.shape);
+  NPU_OP_CHECK(op, ids && ids.shape.rank() == 2 && (tokens < 0 || ids.shape[0] == tokens) && ids.shape[1] > 0,
+               "expected expert_ids [", tokens < 0 ? "BS" : std::to_string(tokens), ", K] with K of 1 or more, got ",
+               ids.shape);
   const Shape of_tokens{ids.shape[0]};
-  NPU_CHECK(!mask || mask.shape == of_tokens || mask.shape == ids.shape, "[", op, "] expected x_active_mask ",
-            of_tokens, " or ", ids.shape, ", got ", mask.shape);
+  NPU_OP_CHECK(op, !mask || mask.shape == of_tokens || mask.shape == ids.shape, "expected x_active_mask ", of_tokens,
+               " or ", ids.shape, ", got ", mask.shape);
   CheckRowCount(op, ids.shape[0] * (ids.shape[1] + shared_));
 }
 

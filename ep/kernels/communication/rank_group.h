@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/communicator.h"
 #include "ep/runtime/kernel_api.h"
 #include "ep/runtime/op_registry.h"
@@ -18,10 +19,10 @@ class RankGroup {
   // `world_size` is what the call states, or -1 if it states nothing.
   RankGroup(const char* op, std::string name, int64_t world_size)
       : op_(op), name_(std::move(name)), world_size_(world_size) {
-    NPU_CHECK(world_size == -1 || (world_size >= 1 && world_size <= kMostRanks), "[", op,
-              "] expected a world size from 1 to ", kMostRanks, ", got ", world_size);
-    NPU_CHECK(!name_.empty() || world_size <= 1, "[", op, "] expected the name of a group of ", world_size,
-              " ranks, got none");
+    NPU_OP_CHECK(op, world_size == -1 || (world_size >= 1 && world_size <= kMostRanks),
+                 "expected a world size from 1 to ", kMostRanks, ", got ", world_size);
+    NPU_OP_CHECK(op, !name_.empty() || world_size <= 1, "expected the name of a group of ", world_size,
+                 " ranks, got none");
   }
   // Attributes `group` and, unless it is null, `world_size`.
   RankGroup(const char* op, const KernelInfo& info, const char* group, const char* world_size)
@@ -36,7 +37,7 @@ class RankGroup {
 
  private:
   static int64_t StatedSize(const char* op, int64_t size) {
-    NPU_CHECK(size >= 1, "[", op, "] expected a world size from 1 to ", kMostRanks, ", got ", size);
+    NPU_OP_CHECK(op, size >= 1, "expected a world size from 1 to ", kMostRanks, ", got ", size);
     return size;
   }
 
@@ -92,8 +93,8 @@ inline std::shared_ptr<Communicator> RankGroup::Find(OpContext& ctx) const {
   }
   if (group->size() > 1) group->Connect(op_);
   CheckForAll(ctx, op_, group, [&] {
-    NPU_CHECK(world_size_ == -1 || group->size() == world_size_, "[", op_, "] expected a world size of ", group->size(),
-              ", which the group '", Printable(name_), "' has, got ", world_size_);
+    NPU_OP_CHECK(op_, world_size_ == -1 || group->size() == world_size_, "expected a world size of ", group->size(),
+                 ", which the group '", Printable(name_), "' has, got ", world_size_);
   });
   return group;
 }

@@ -9,6 +9,7 @@
 #include "ep/kernels/communication/rank_product.h"
 #include "ep/kernels/communication/unused.h"
 #include "ep/kernels/convert.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scale_values.h"
 #include "ep/kernels/quantization/type_code.h"
 
@@ -40,26 +41,25 @@ struct ScaledOperands {
 
   // Throws for what does not fit together, and sets the type of the result.
   void Check(const char* op, const ScaledForm& form) {
-    NPU_CHECK(x1 && x2 && x1.shape.rank() == 2 && x2.shape.rank() == 2 && k() == x2.shape[0], "[", op,
-              "] expected x1 [M, K] and x2 [K, N], got ", x1.shape, " and ", x2.shape);
-    NPU_CHECK(x1.dtype == x2.dtype, "[", op, "] expected x2 of x1's dtype ", NameOf(x1.dtype), ", got ",
-              NameOf(x2.dtype));
+    NPU_OP_CHECK(op, x1 && x2 && x1.shape.rank() == 2 && x2.shape.rank() == 2 && k() == x2.shape[0],
+                 "expected x1 [M, K] and x2 [K, N], got ", x1.shape, " and ", x2.shape);
+    NPU_OP_CHECK(op, x1.dtype == x2.dtype, "expected x2 of x1's dtype ", NameOf(x1.dtype), ", got ", NameOf(x2.dtype));
     if (x1.dtype != DType::kInt8) {
-      NPU_CHECK(!x1_scale, "[", op, "] expected no x1_scale with x1 of floats, got one");
-      NPU_CHECK(!x2_scale, "[", op, "] expected no x2_scale with x1 of floats, got one");
-      NPU_CHECK(form.result == DType::kUndefined, "[", op, "] expected no output_dtype with x1 of floats, got ",
-                NameOf(form.result));
+      NPU_OP_CHECK(op, !x1_scale, "expected no x1_scale with x1 of floats, got one");
+      NPU_OP_CHECK(op, !x2_scale, "expected no x2_scale with x1 of floats, got one");
+      NPU_OP_CHECK(op, form.result == DType::kUndefined, "expected no output_dtype with x1 of floats, got ",
+                   NameOf(form.result));
       CheckBias(op, {x1.dtype});
       result = x1.dtype;
       return;
     }
-    NPU_CHECK(x2_scale, "[", op, "] expected x2_scale with x1 of int8, got none");
+    NPU_OP_CHECK(op, x2_scale, "expected x2_scale with x1 of int8, got none");
     CheckPerColumn(op, "x2_scale", x2_scale, n());
-    NPU_CHECK(!x1_scale || x1_scale.shape == Shape{m()} || x1_scale.shape == Shape({m(), 1}), "[", op,
-              "] expected x1_scale of shape [", m(), "] or [", m(), ", 1], got ", x1_scale.shape);
+    NPU_OP_CHECK(op, !x1_scale || x1_scale.shape == Shape{m()} || x1_scale.shape == Shape({m(), 1}),
+                 "expected x1_scale of shape [", m(), "] or [", m(), ", 1], got ", x1_scale.shape);
     const bool packed = x2_scale.dtype == DType::kInt64;
-    NPU_CHECK(!packed || form.result != DType::kBFloat16, "[", op,
-              "] expected output_dtype float16 with an x2_scale of int64, got ", NameOf(form.result));
+    NPU_OP_CHECK(op, !packed || form.result != DType::kBFloat16,
+                 "expected output_dtype float16 with an x2_scale of int64, got ", NameOf(form.result));
     CheckBias(op, {DType::kFloat16, DType::kBFloat16});
     result = packed ? DType::kFloat16 : form.result == DType::kUndefined ? DType::kBFloat16 : form.result;
   }
@@ -67,11 +67,11 @@ struct ScaledOperands {
  private:
   void CheckBias(const char* op, std::initializer_list<DType> allowed) const {
     if (!bias) return;
-    NPU_CHECK(bias.shape == Shape{n()}, "[", op, "] expected a bias of shape [", n(), "], got ", bias.shape);
+    NPU_OP_CHECK(op, bias.shape == Shape{n()}, "expected a bias of shape [", n(), "], got ", bias.shape);
     std::string names;
     for (const DType dtype : allowed) names += Concat(names.empty() ? "" : " or ", NameOf(dtype));
-    NPU_CHECK(std::find(allowed.begin(), allowed.end(), bias.dtype) != allowed.end(), "[", op,
-              "] expected a bias of dtype ", names, ", got ", NameOf(bias.dtype));
+    NPU_OP_CHECK(op, std::find(allowed.begin(), allowed.end(), bias.dtype) != allowed.end(),
+                 "expected a bias of dtype ", names, ", got ", NameOf(bias.dtype));
   }
 };
 

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -33,9 +34,9 @@ void TokenSlots::Read(const char* op, const ExpertRanks& experts, const TensorVi
       active_[static_cast<size_t>(token)] = true;
       experts_[static_cast<size_t>(i)] = static_cast<int32_t>(expert[i]);
     }
-    NPU_CHECK(!mask || !of_tokens || token == 0 || !IsActive(token) || IsActive(token - 1), "[", op,
-              "] expected x_active_mask of true for the first tokens and false for the others, got true for token ",
-              token, " after false");
+    NPU_OP_CHECK(op, !mask || !of_tokens || token == 0 || !IsActive(token) || IsActive(token - 1),
+                 "expected x_active_mask of true for the first tokens and false for the others, got true for token ",
+                 token, " after false");
   }
 }
 
@@ -49,8 +50,8 @@ void TokenSlots::Count(const char* op, const ExpertRanks& experts) {
     for (int64_t slot = 0; slot < slots_; ++slot) {
       const int32_t expert = ExpertOf(token, slot);
       if (expert < 0 || expert >= experts.routed()) continue;
-      NPU_CHECK(last[static_cast<size_t>(expert)] != token, "[", op,
-                "] expected the experts of a token to differ, got ", expert, " twice for token ", token);
+      NPU_OP_CHECK(op, last[static_cast<size_t>(expert)] != token, "expected the experts of a token to differ, got ",
+                   expert, " twice for token ", token);
       last[static_cast<size_t>(expert)] = token;
       place_[static_cast<size_t>(token * slots_ + slot)] =
           static_cast<int32_t>(counts_[static_cast<size_t>(experts.EntryOf(expert))]++);

@@ -6,6 +6,7 @@
 #include "ep/kernels/convolution/columns.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/pooling/rows.h"
 #include "ep/kernels/pooling/windows.h"
 #include "ep/kernels/row_block.h"
@@ -54,8 +55,8 @@ class Col2ImKernel final : public Kernel {
     Shape positions;
     std::vector<Axis> axes = AxesOf(image, block, positions);
     const int64_t taps = Shape(block).Elements();
-    NPU_CHECK(x.shape.rank() == 3 && x.shape[1] % taps == 0 && x.shape[2] == positions.Elements(), "[", kOp,
-              "] expected an input [N, C * ", taps, ", ", positions.Elements(), "], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 3 && x.shape[1] % taps == 0 && x.shape[2] == positions.Elements(),
+                 "expected an input [N, C * ", taps, ", ", positions.Elements(), "], got shape ", x.shape);
     Shape shape{x.shape[0], x.shape[1] / taps};
     for (const int64_t size : image) shape.push_back(size);
     const TensorView y = ctx.Output(0, x.dtype, shape);
@@ -73,9 +74,9 @@ class Col2ImKernel final : public Kernel {
   std::vector<Axis> AxesOf(const std::vector<int64_t>& image, const std::vector<int64_t>& block,
                            Shape& positions) const {
     const size_t spatial = image.size();
-    NPU_CHECK(spatial >= 1 && spatial <= Shape::kMaxRank - 2 && block.size() == spatial, "[", kOp,
-              "] expected image_shape and block_shape of as many spatial dimensions, 1 to ", Shape::kMaxRank - 2,
-              ", got ", spatial, " and ", block.size());
+    NPU_OP_CHECK(kOp, spatial >= 1 && spatial <= Shape::kMaxRank - 2 && block.size() == spatial,
+                 "expected image_shape and block_shape of as many spatial dimensions, 1 to ", Shape::kMaxRank - 2,
+                 ", got ", spatial, " and ", block.size());
     const auto read = [&](const char* name, size_t count, int64_t fallback, int64_t least) {
       return pooling::ReadList(kOp, attributes_, name, count, fallback, least);
     };
@@ -84,8 +85,8 @@ class Col2ImKernel final : public Kernel {
     std::vector<Axis> axes;
     for (size_t d = 0; d < spatial; ++d) {
       for (const int64_t size : {image[d], block[d]}) {
-        NPU_CHECK(size > 0 && size <= pooling::kMaxAttribute, "[", kOp,
-                  "] expected sizes of images and blocks from 1 to ", pooling::kMaxAttribute, ", got ", size);
+        NPU_OP_CHECK(kOp, size > 0 && size <= pooling::kMaxAttribute, "expected sizes of images and blocks from 1 to ",
+                     pooling::kMaxAttribute, ", got ", size);
       }
       Axis axis;
       axis.in = image[d];
@@ -95,8 +96,8 @@ class Col2ImKernel final : public Kernel {
       axis.before = pads[d];
       axis.after = pads[d + spatial];
       const int64_t room = axis.in + axis.before + axis.after - ((axis.kernel - 1) * axis.dilation + 1);
-      NPU_CHECK(room >= 0, "[", kOp, "] expected a block that fits the padded image, got one of ", axis.kernel,
-                " with dilation ", axis.dilation, " for ", axis.in, " positions of spatial dimension ", d);
+      NPU_OP_CHECK(kOp, room >= 0, "expected a block that fits the padded image, got one of ", axis.kernel,
+                   " with dilation ", axis.dilation, " for ", axis.in, " positions of spatial dimension ", d);
       axis.out = room / axis.stride + 1;
       positions.push_back(axis.out);
       axes.push_back(axis);

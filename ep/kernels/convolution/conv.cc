@@ -18,6 +18,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/gemm/packing.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -280,16 +281,16 @@ class ConvKernel final : public Kernel {
     }
     convolution::CheckOperands(kOp, x, weight, bias);
     const int64_t channels = x.shape[1], out = weight.shape[0];
-    NPU_CHECK(channels % groups_ == 0 && channels / groups_ == weight.shape[1] && out % groups_ == 0, "[", kOp,
-              "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_, ", got shape ",
-              weight.shape);
+    NPU_OP_CHECK(kOp, channels % groups_ == 0 && channels / groups_ == weight.shape[1] && out % groups_ == 0,
+                 "expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_, ", got shape ",
+                 weight.shape);
     convolution::CheckBias(kOp, bias, out);
     std::vector<pooling::Axis> axes = AxesOf(x.shape, weight.shape);
     Shape shape = pooling::OutputShape(x.shape, axes);
     shape[1] = out;
     const TensorView residual = ctx.Input(3);
-    NPU_CHECK(!residual || (residual.dtype == x.dtype && residual.shape == shape), "[", kOp,
-              "] expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
+    NPU_OP_CHECK(kOp, !residual || (residual.dtype == x.dtype && residual.shape == shape),
+                 "expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
     const Finish finish{activation_, ctx.Output(0, x.dtype, shape), residual};
     if (finish.y.elements() == 0) return;
     Taps taps(std::move(axes));

@@ -13,6 +13,7 @@
 #include "ep/kernels/gemm/gemm.h"
 #include "ep/kernels/matmul/plain_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/pooling/rows.h"
 
 namespace npu {
@@ -92,12 +93,11 @@ class ConvTransposeKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), weight = ctx.Input(1), bias = ctx.Input(2);
     convolution::CheckOperands(kOp, x, weight, bias);
-    NPU_CHECK(x.shape[1] == weight.shape[0] && x.shape[1] % groups_ == 0, "[", kOp,
-              "] expected W [C, M / group, kernel] for C = ", x.shape[1], " and group = ", groups_, ", got shape ",
-              weight.shape);
+    NPU_OP_CHECK(kOp, x.shape[1] == weight.shape[0] && x.shape[1] % groups_ == 0,
+                 "expected W [C, M / group, kernel] for C = ", x.shape[1], " and group = ", groups_, ", got shape ",
+                 weight.shape);
     int64_t out = 0;
-    NPU_CHECK(!__builtin_mul_overflow(weight.shape[1], groups_, &out), "[", kOp, "] expected fewer groups, got ",
-              groups_);
+    NPU_OP_CHECK(kOp, !__builtin_mul_overflow(weight.shape[1], groups_, &out), "expected fewer groups, got ", groups_);
     convolution::CheckBias(kOp, bias, out);
     std::vector<Axis> axes = AxesOf(x.shape, weight.shape);
     Shape shape{x.shape[0], out};
@@ -126,8 +126,8 @@ class ConvTransposeKernel final : public Kernel {
     const bool stated = attributes_.Has("output_shape") && !attributes_.Ints("output_shape").empty();
     std::vector<int64_t> sizes = stated ? attributes_.Ints("output_shape") : std::vector<int64_t>();
     if (sizes.size() == spatial + 2) sizes.erase(sizes.begin(), sizes.begin() + 2);  // as some exporters write it
-    NPU_CHECK(!stated || sizes.size() == spatial, "[", kOp, "] expected an output_shape of ", spatial,
-              " spatial dimensions, got ", sizes.size());
+    NPU_OP_CHECK(kOp, !stated || sizes.size() == spatial, "expected an output_shape of ", spatial,
+                 " spatial dimensions, got ", sizes.size());
     const AutoPad mode = pooling::ReadAutoPad(kOp, attributes_);
     std::vector<Axis> axes;
     for (size_t d = 0; d < spatial; ++d) {
@@ -136,8 +136,8 @@ class ConvTransposeKernel final : public Kernel {
       axis.kernel = kernel[d];
       axis.stride = strides[d];
       axis.dilation = dilations[d];
-      NPU_CHECK(axis.kernel > 0 && axis.out > 0 && axis.out <= pooling::kMaxAttribute, "[", kOp,
-                "] expected spatial dimensions with elements, got X ", x, " and W ", weight);
+      NPU_OP_CHECK(kOp, axis.kernel > 0 && axis.out > 0 && axis.out <= pooling::kMaxAttribute,
+                   "expected spatial dimensions with elements, got X ", x, " and W ", weight);
       const int64_t whole = (axis.out - 1) * axis.stride + (axis.kernel - 1) * axis.dilation + 1 + more[d];
       if (stated || mode == AutoPad::kSameUpper || mode == AutoPad::kSameLower) {
         axis.in = stated ? sizes[d] : axis.out * axis.stride;
@@ -149,8 +149,8 @@ class ConvTransposeKernel final : public Kernel {
       } else {
         axis.in = whole;
       }
-      NPU_CHECK(axis.in > 0, "[", kOp, "] expected an output with elements, got size ", axis.in,
-                " of spatial dimension ", d);
+      NPU_OP_CHECK(kOp, axis.in > 0, "expected an output with elements, got size ", axis.in, " of spatial dimension ",
+                   d);
       axes.push_back(axis);
     }
     return axes;

@@ -7,6 +7,7 @@
 #include "ep/kernels/convolution/deformable.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -22,7 +23,7 @@ class DeformConvKernel final : public Kernel {
       : attributes_(info.attributes),
         groups_(convolution::ReadGroups(kOp, info.attributes)),
         sets_(info.attributes.Int("offset_group")) {
-    NPU_CHECK(sets_ > 0, "[", kOp, "] expected an offset_group of 1 or more, got ", sets_);
+    NPU_OP_CHECK(kOp, sets_ > 0, "expected an offset_group of 1 or more, got ", sets_);
   }
 
   void Compute(OpContext& ctx) const override {
@@ -82,13 +83,13 @@ class DeformConvKernel final : public Kernel {
   DeformableSizes Check(const TensorView& x, const TensorView& w, const TensorView& offset, const TensorView& bias,
                         const TensorView& mask) const {
     convolution::CheckOperands(kOp, x, w, bias);
-    NPU_CHECK(x.shape.rank() == 4, "[", kOp, "] expected images [N, C, H, W], got X of shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 4, "expected images [N, C, H, W], got X of shape ", x.shape);
     const int64_t channels = x.shape[1];
-    NPU_CHECK(channels % groups_ == 0 && w.shape[1] == channels / groups_ && w.shape[0] % groups_ == 0, "[", kOp,
-              "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_,
-              ", which also divides M, got shape ", w.shape);
-    NPU_CHECK(channels % sets_ == 0, "[", kOp, "] expected an offset_group that divides the ", channels,
-              " channels, got ", sets_);
+    NPU_OP_CHECK(kOp, channels % groups_ == 0 && w.shape[1] == channels / groups_ && w.shape[0] % groups_ == 0,
+                 "expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_,
+                 ", which also divides M, got shape ", w.shape);
+    NPU_OP_CHECK(kOp, channels % sets_ == 0, "expected an offset_group that divides the ", channels, " channels, got ",
+                 sets_);
     convolution::CheckBias(kOp, bias, w.shape[0]);
     const std::vector<Axis> axes = convolution::AxesOf(kOp, attributes_, x.shape, w.shape);
     const Axis &down = axes[0], &across = axes[1];
@@ -101,8 +102,8 @@ class DeformConvKernel final : public Kernel {
   }
 
   static void CheckPlanes(const char* name, const TensorView& view, const TensorView& x, const Shape& expected) {
-    NPU_CHECK(view.shape == expected && view.dtype == x.dtype, "[", kOp, "] expected ", name, " of shape ", expected,
-              " and X's type, got ", view.shape, " and ", NameOf(view.dtype));
+    NPU_OP_CHECK(kOp, view.shape == expected && view.dtype == x.dtype, "expected ", name, " of shape ", expected,
+                 " and X's type, got ", view.shape, " and ", NameOf(view.dtype));
   }
 
   Attributes attributes_;

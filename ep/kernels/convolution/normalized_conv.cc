@@ -13,6 +13,7 @@
 #include "ep/kernels/convolution/channels_last/device_floats.h"
 #include "ep/kernels/convolution/channels_last/layout.h"
 #include "ep/kernels/onnx_step.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -51,7 +52,7 @@ class NormalizedConv final : public Kernel {
   }
 
   void Compute(OpContext& ctx) const override {
-    NPU_CHECK(bias_.data() != nullptr, "[", kOp, "] expected a constant weight and constant statistics");
+    NPU_OP_CHECK(kOp, bias_.data() != nullptr, "expected a constant weight and constant statistics");
     const TensorView weight = packed_ ? TensorView{} : FloatsOf(given_[kWeight], weight_shape_);
     const TensorView bias = FloatsOf(bias_, Shape{weight_shape_[0]});
     StepContext folded(ctx, {ctx.Input(0), weight, bias, ctx.Input(kResidual)}, StepContext::Result(ctx));

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/detection/extremes.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::detection {
 
@@ -11,11 +12,11 @@ inline constexpr int64_t kBoxGrain = 1024;  // boxes that are worth another thre
 // Checks that inputs 0 and 1, called `first` and `second`, are [N, 4] of one dtype; returns N.
 inline int64_t CheckBoxRows(OpContext& ctx, const char* op, const char* first, const char* second) {
   const TensorView a = ctx.Input(0), b = ctx.Input(1);
-  NPU_CHECK(a && b, "[", op, "] expected the tensors ", first, " and ", second);
-  NPU_CHECK(a.shape.rank() == 2 && a.shape[1] == 4 && b.shape == a.shape, "[", op, "] expected ", first, " and ",
-            second, " of one shape [N, 4], got ", a.shape, " and ", b.shape);
-  NPU_CHECK(a.dtype == b.dtype, "[", op, "] expected ", second, " of the dtype of ", first, ", ", NameOf(a.dtype),
-            ", got ", NameOf(b.dtype));
+  NPU_OP_CHECK(op, a && b, "expected the tensors ", first, " and ", second);
+  NPU_OP_CHECK(op, a.shape.rank() == 2 && a.shape[1] == 4 && b.shape == a.shape, "expected ", first, " and ", second,
+               " of one shape [N, 4], got ", a.shape, " and ", b.shape);
+  NPU_OP_CHECK(op, a.dtype == b.dtype, "expected ", second, " of the dtype of ", first, ", ", NameOf(a.dtype), ", got ",
+               NameOf(b.dtype));
   return a.shape[0];
 }
 

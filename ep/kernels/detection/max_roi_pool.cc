@@ -7,6 +7,7 @@
 #include "ep/kernels/detection/pooled_size.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -81,7 +82,7 @@ class MaxRoiPoolKernel final : public Kernel {
  public:
   explicit MaxRoiPoolKernel(const KernelInfo& info) : scale_(info.attributes.Float("spatial_scale")) {
     const std::vector<int64_t> shape = info.attributes.Ints("pooled_shape");
-    NPU_CHECK(shape.size() == 2, "[", kOp, "] expected pooled_shape of 2 sizes, got ", shape.size());
+    NPU_OP_CHECK(kOp, shape.size() == 2, "expected pooled_shape of 2 sizes, got ", shape.size());
     for (const int64_t size : shape) detection::PooledSize(kOp, "pooled_shape", size);
     high_ = shape[0];
     wide_ = shape[1];
@@ -90,9 +91,9 @@ class MaxRoiPoolKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), rois = ctx.Input(1);
     const Shape &s = x.shape, &r = rois.shape;
-    NPU_CHECK(s.rank() == 4, "[", kOp, "] expected X [N, C, H, W], got shape ", s);
-    NPU_CHECK(r.rank() == 2 && r[1] == 5 && rois.dtype == x.dtype, "[", kOp, "] expected rois [regions, 5] of ",
-              NameOf(x.dtype), ", got ", NameOf(rois.dtype), " ", r);
+    NPU_OP_CHECK(kOp, s.rank() == 4, "expected X [N, C, H, W], got shape ", s);
+    NPU_OP_CHECK(kOp, r.rank() == 2 && r[1] == 5 && rois.dtype == x.dtype, "expected rois [regions, 5] of ",
+                 NameOf(x.dtype), ", got ", NameOf(rois.dtype), " ", r);
     const TensorView y = ctx.Output(0, x.dtype, {r[0], s[1], high_, wide_});
     if (y.elements() == 0) return;
     DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {

@@ -7,6 +7,7 @@
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/read_back.h"
 
 namespace npu {
@@ -71,8 +72,8 @@ class NonMaxSuppressionKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView boxes = ctx.Input(0), scores = ctx.Input(1);
     const Shape &b = boxes.shape, &s = scores.shape;
-    NPU_CHECK(b.rank() == 3 && s.rank() == 3 && b[2] == 4 && s[0] == b[0] && s[2] == b[1], "[", kOp,
-              "] expected boxes [N, boxes, 4] and scores [N, classes, boxes], got ", b, " and ", s);
+    NPU_OP_CHECK(kOp, b.rank() == 3 && s.rank() == 3 && b[2] == 4 && s[0] == b[0] && s[2] == b[1],
+                 "expected boxes [N, boxes, 4] and scores [N, classes, boxes], got ", b, " and ", s);
     detection::CheckBoxes(kOp, s[2]);
     const int64_t most = ctx.Input(2) ? ReadHostInt(kOp, "max_output_boxes_per_class", ctx.Input(2)) : 0;
     const float overlap = ReadFloat("iou_threshold", ctx.Input(3)), least = ReadFloat("score_threshold", ctx.Input(4));
@@ -106,7 +107,7 @@ class NonMaxSuppressionKernel final : public Kernel {
   // 0 if absent.
   static float ReadFloat(const char* name, const TensorView& view) {
     if (!view) return 0.0f;
-    NPU_CHECK(view.elements() == 1, "[", kOp, "] expected ", name, " to be one value, got shape ", view.shape);
+    NPU_OP_CHECK(kOp, view.elements() == 1, "expected ", name, " to be one value, got shape ", view.shape);
     return *view.as<const float>();
   }
 

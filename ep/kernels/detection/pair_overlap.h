@@ -5,6 +5,7 @@
 
 #include "ep/kernels/detection/extremes.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::detection {
 
@@ -32,12 +33,12 @@ struct PairedBoxes {
 template <class Metric>
 void LaunchPairOverlap(OpContext& ctx, const char* op, PairedBoxes form, Metric metric) {
   const TensorView boxes = ctx.Input(0), truths = ctx.Input(1);
-  NPU_CHECK(boxes && truths, "[", op, "] expected the tensors self and gtboxes");
+  NPU_OP_CHECK(op, boxes && truths, "expected the tensors self and gtboxes");
   const Shape &a = boxes.shape, &b = truths.shape;
-  NPU_CHECK(a.rank() == 2 && a[0] == 4 && b.rank() == 2 && b[0] == 4, "[", op,
-            "] expected self and gtboxes of shape [4, n], got ", a, " and ", b);
+  NPU_OP_CHECK(op, a.rank() == 2 && a[0] == 4 && b.rank() == 2 && b[0] == 4,
+               "expected self and gtboxes of shape [4, n], got ", a, " and ", b);
   const int64_t n = a[1], m = b[1];
-  NPU_CHECK(form.crossed || n == m, "[", op, "] expected as many gtboxes as boxes in self, ", n, ", got ", m);
+  NPU_OP_CHECK(op, form.crossed || n == m, "expected as many gtboxes as boxes in self, ", n, ", got ", m);
   const Shape shape = form.column ? Shape{n, 1} : form.crossed ? Shape{m, n} : Shape{1, n};
   const FloatResults results(ctx, ctx.Output(0, boxes.dtype, shape));
   if (results.elements() == 0) return;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ep/kernels/detection/position_bins.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::detection {
 
@@ -17,18 +18,17 @@ struct PositionArguments {
         channels(info.attributes.Int("output_dim")) {}
 
   void CheckRegions(const char* op, const TensorView& rois) const {
-    NPU_CHECK(rois && rois.shape.rank() == 3 && rois.shape[1] == 5, "[", op, "] expected rois of shape [B, 5, R], got ",
-              rois.shape);
-    NPU_CHECK(groups > 0 && groups < 128, "[", op, "] expected group_size from 1 to 127, got ", groups);
+    NPU_OP_CHECK(op, rois && rois.shape.rank() == 3 && rois.shape[1] == 5, "expected rois of shape [B, 5, R], got ",
+                 rois.shape);
+    NPU_OP_CHECK(op, groups > 0 && groups < 128, "expected group_size from 1 to 127, got ", groups);
     constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-    NPU_CHECK(channels > 0 && channels <= kMost, "[", op, "] expected output_dim from 1 to ", kMost, ", got ",
-              channels);
+    NPU_OP_CHECK(op, channels > 0 && channels <= kMost, "expected output_dim from 1 to ", kMost, ", got ", channels);
   }
 
   void CheckMap(const char* op, const char* name, const Shape& shape) const {
     const int64_t expected = channels * groups * groups;
-    NPU_CHECK(shape.rank() == 4 && shape[1] == expected, "[", op, "] expected ", name, " [N, ", expected,
-              ", H, W], group_size^2 channels for each of output_dim, got ", shape);
+    NPU_OP_CHECK(op, shape.rank() == 4 && shape[1] == expected, "expected ", name, " [N, ", expected,
+                 ", H, W], group_size^2 channels for each of output_dim, got ", shape);
   }
 
   Shape PooledShape(const Shape& rois) const { return {Shape{rois[0], rois[2]}.Elements(), channels, groups, groups}; }

@@ -9,6 +9,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -22,9 +23,9 @@ class OnnxRoiAlignKernel final : public Kernel {
   explicit OnnxRoiAlignKernel(const KernelInfo& info) {
     const Attributes& a = info.attributes;
     const std::string mode = a.String("mode"), corners = a.String("coordinate_transformation_mode");
-    NPU_CHECK(mode == "avg" || mode == "max", "[", kOp, "] expected mode avg or max, got ", mode);
-    NPU_CHECK(corners == "half_pixel" || corners == "output_half_pixel", "[", kOp,
-              "] expected coordinate_transformation_mode half_pixel or output_half_pixel, got ", corners);
+    NPU_OP_CHECK(kOp, mode == "avg" || mode == "max", "expected mode avg or max, got ", mode);
+    NPU_OP_CHECK(kOp, corners == "half_pixel" || corners == "output_half_pixel",
+                 "expected coordinate_transformation_mode half_pixel or output_half_pixel, got ", corners);
     const bool half = corners == "half_pixel";
     sampling_ = {PooledSize(kOp, "output_height", a.Int("output_height")),
                  PooledSize(kOp, "output_width", a.Int("output_width")),
@@ -32,19 +33,19 @@ class OnnxRoiAlignKernel final : public Kernel {
                  a.Float("spatial_scale"),
                  half ? 0.5 : 0.0,
                  !half};
-    NPU_CHECK(sampling_.samples >= 0 && static_cast<double>(sampling_.samples) <= kMostSamples, "[", kOp,
-              "] expected a sampling_ratio from 0 to ", kMostSamples, ", got ", sampling_.samples);
+    NPU_OP_CHECK(kOp, sampling_.samples >= 0 && static_cast<double>(sampling_.samples) <= kMostSamples,
+                 "expected a sampling_ratio from 0 to ", kMostSamples, ", got ", sampling_.samples);
     greatest_ = mode == "max";
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), rois = ctx.Input(1), images = ctx.Input(2);
     const Shape &s = x.shape, &r = rois.shape;
-    NPU_CHECK(s.rank() == 4, "[", kOp, "] expected X [N, C, H, W], got shape ", s);
-    NPU_CHECK(r.rank() == 2 && r[1] == 4 && rois.dtype == x.dtype, "[", kOp, "] expected rois [regions, 4] of ",
-              NameOf(x.dtype), ", got ", NameOf(rois.dtype), " ", r);
-    NPU_CHECK(images.shape == Shape{r[0]}, "[", kOp, "] expected batch_indices of shape ", Shape{r[0]}, ", got ",
-              images.shape);
+    NPU_OP_CHECK(kOp, s.rank() == 4, "expected X [N, C, H, W], got shape ", s);
+    NPU_OP_CHECK(kOp, r.rank() == 2 && r[1] == 4 && rois.dtype == x.dtype, "expected rois [regions, 4] of ",
+                 NameOf(x.dtype), ", got ", NameOf(rois.dtype), " ", r);
+    NPU_OP_CHECK(kOp, images.shape == Shape{r[0]}, "expected batch_indices of shape ", Shape{r[0]}, ", got ",
+                 images.shape);
     const TensorView y = ctx.Output(0, x.dtype, {r[0], s[1], sampling_.height, sampling_.width});
     if (y.elements() == 0) return;
     if (x.dtype == DType::kFloat64) {
@@ -70,9 +71,9 @@ class OnnxRoiAlignKernel final : public Kernel {
     planes.Run(
         [&](int64_t i, RoiSamplesOf<C>& samples) {
           const C* region = regions + 4 * i;
-          NPU_CHECK(samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width), "[", kOp,
-                    "] expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ", i,
-                    "; give a sampling_ratio");
+          NPU_OP_CHECK(kOp, samples.Locate({region[0], region[1], region[2], region[3]}, by, height, width),
+                       "expected regions of at most ", kMostSamples, " samples a bin and axis, got more for region ", i,
+                       "; give a sampling_ratio");
           return CheckedImage(kOp, ReadOnce(images.as<const int64_t>() + i), x[0]);
         },
         [&](const RoiSamplesOf<C>& samples, const C* plane, C* room, C* pooled) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::detection {
 
@@ -23,12 +24,12 @@ struct TangentBox {
 template <class F>
 void LaunchRotatedCoder(OpContext& ctx, const char* op, const char* second, F f) {
   const TensorView a = ctx.Input(0), b = ctx.Input(1), weight = ctx.Input(2);
-  NPU_CHECK(a && b && a.shape.rank() == 3 && a.shape[1] == 5 && b.shape == a.shape, "[", op, "] expected self and ",
-            second, " of one shape [B, 5, N], got ", a.shape, " and ", b.shape);
-  NPU_CHECK(weight && weight.shape == Shape{5}, "[", op, "] expected weight of shape [5], got ", weight.shape);
-  NPU_CHECK(a.dtype == b.dtype && a.dtype == weight.dtype, "[", op, "] expected ", second,
-            " and weight of the dtype of self, ", NameOf(a.dtype), ", got ", NameOf(b.dtype), " and ",
-            NameOf(weight.dtype));
+  NPU_OP_CHECK(op, a && b && a.shape.rank() == 3 && a.shape[1] == 5 && b.shape == a.shape, "expected self and ", second,
+               " of one shape [B, 5, N], got ", a.shape, " and ", b.shape);
+  NPU_OP_CHECK(op, weight && weight.shape == Shape{5}, "expected weight of shape [5], got ", weight.shape);
+  NPU_OP_CHECK(op, a.dtype == b.dtype && a.dtype == weight.dtype, "expected ", second,
+               " and weight of the dtype of self, ", NameOf(a.dtype), ", got ", NameOf(b.dtype), " and ",
+               NameOf(weight.dtype));
   const FloatResults results(ctx, ctx.Output(0, a.dtype, a.shape));
   if (results.elements() == 0) return;
   ctx.Launch(op, [=, first = FloatValues(ctx, a), other = FloatValues(ctx, b), weights = FloatValues(ctx, weight)] {

@@ -3,13 +3,14 @@
 
 #include "ep/kernels/detection/rotated.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::detection {
 
 inline void CheckRotatedBoxes(const char* op, const TensorView& boxes, const TensorView& queries) {
   const Shape &a = boxes.shape, &b = queries.shape;
-  NPU_CHECK(boxes && queries && a.rank() == 3 && a[2] == 5 && b.rank() == 3 && b[2] == 5 && a[0] == b[0], "[", op,
-            "] expected self [B, N, 5] and query_boxes [B, K, 5], got ", a, " and ", b);
+  NPU_OP_CHECK(op, boxes && queries && a.rank() == 3 && a[2] == 5 && b.rank() == 3 && b[2] == 5 && a[0] == b[0],
+               "expected self [B, N, 5] and query_boxes [B, K, 5], got ", a, " and ", b);
 }
 
 // Computes metric(box, query) of inputs 0 and 1 into output 0: of all pairs [B, N, K], or of box n and query n [B, N].

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/vector_math.h"
 
 namespace npu {
@@ -40,10 +41,10 @@ struct MatrixPair {
 
   MatrixPair(const char* op, OpContext& ctx) : first(ctx.Input(0)), second(ctx.Input(1)) {
     const Shape &a = first.shape, &b = second.shape;
-    NPU_CHECK(first && second && first.dtype == second.dtype, "[", op, "] expected two tensors of one dtype, got ",
-              NameOf(first.dtype), " and ", NameOf(second.dtype));
-    NPU_CHECK(a.rank() == 3 && b.rank() == 3 && a[0] == b[0] && a[2] == b[2], "[", op,
-              "] expected first [B, P, M] and second [B, R, M], got ", a, " and ", b);
+    NPU_OP_CHECK(op, first && second && first.dtype == second.dtype, "expected two tensors of one dtype, got ",
+                 NameOf(first.dtype), " and ", NameOf(second.dtype));
+    NPU_OP_CHECK(op, a.rank() == 3 && b.rank() == 3 && a[0] == b[0] && a[2] == b[2],
+                 "expected first [B, P, M] and second [B, R, M], got ", a, " and ", b);
     batch = a[0], rows = a[1], others = b[1], width = a[2];
   }
   Shape DistanceShape() const { return {batch, rows, others}; }
@@ -51,7 +52,7 @@ struct MatrixPair {
 
 inline double CheckedPower(const char* op, const Attributes& attributes) {
   const double p = attributes.Float("p");
-  NPU_CHECK(p >= 0, "[", op, "] expected p of 0 or more, got ", p);
+  NPU_OP_CHECK(op, p >= 0, "expected p of 0 or more, got ", p);
   return p;
 }
 

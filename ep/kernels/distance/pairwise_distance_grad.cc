@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "ep/kernels/distance/norm.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -41,9 +42,9 @@ class PairwiseDistanceGradKernel : public Kernel {
     const MatrixPair in(kOp, ctx);
     const TensorView grad = ctx.Input(2), distances = ctx.Input(3);
     for (const TensorView& t : {grad, distances})
-      NPU_CHECK(t && t.dtype == in.first.dtype && t.shape == in.DistanceShape(), "[", kOp,
-                "] expected gradients and distances ", NameOf(in.first.dtype), " of shape ", in.DistanceShape(),
-                ", got ", NameOf(t.dtype), " of ", t.shape);
+      NPU_OP_CHECK(kOp, t && t.dtype == in.first.dtype && t.shape == in.DistanceShape(),
+                   "expected gradients and distances ", NameOf(in.first.dtype), " of shape ", in.DistanceShape(),
+                   ", got ", NameOf(t.dtype), " of ", t.shape);
     const TensorView out = ctx.Output(0, in.first.dtype, in.first.shape);
     if (out.elements() == 0) return;
     DispatchTypes(kOp, in.first.dtype, FloatTypes{}, [&](auto type) {

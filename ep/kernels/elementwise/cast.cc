@@ -7,6 +7,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/safe_cast.h"
 
@@ -111,8 +112,8 @@ void LaunchNarrowCast(OpContext& ctx, const char* op, const TensorView& x, const
 
 void LaunchCast(OpContext& ctx, const char* op, DType to, Narrowing how) {
   const TensorView x = ctx.Input(0);
-  NPU_CHECK(kAnyWidth.Contains(x.dtype), "[", op, "] expected a numeric or bool input, got ", NameOf(x.dtype));
-  NPU_CHECK(kAnyWidth.Contains(to), "[", op, "] expected a numeric or bool target type, got ", NameOf(to));
+  NPU_OP_CHECK(op, kAnyWidth.Contains(x.dtype), "expected a numeric or bool input, got ", NameOf(x.dtype));
+  NPU_OP_CHECK(op, kAnyWidth.Contains(to), "expected a numeric or bool target type, got ", NameOf(to));
   const TensorView y = ctx.Output(0, to, x.shape);
   const int64_t n = x.elements();
   if (n == 0) return;
@@ -130,8 +131,8 @@ void LaunchCast(OpContext& ctx, const char* op, DType to, Narrowing how) {
 Narrowing NarrowingOf(const char* op, const Attributes& attributes) {
   using Power = Narrowing::Power;
   const std::string mode = attributes.String("round_mode");
-  NPU_CHECK(mode == "up" || mode == "down" || mode == "nearest", "[", op,
-            "] expected round_mode up, down or nearest, got ", mode);
+  NPU_OP_CHECK(op, mode == "up" || mode == "down" || mode == "nearest", "expected round_mode up, down or nearest, got ",
+               mode);
   return {attributes.Bool("saturate"), mode == "up" ? Power::kUp : mode == "down" ? Power::kDown : Power::kNearest};
 }
 

@@ -33,6 +33,7 @@
 #include "ep/kernels/elementwise/function_row.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -62,8 +63,8 @@ void LaunchFunction(OpContext& ctx, const std::array<TensorView, inputs>& in,
   std::array<const char*, inputs> data;
   for (size_t k = 0; k < inputs; ++k) {
     const TensorView& view = in[k];
-    NPU_CHECK(view.dtype == first.dtype, "[", call.op, "] expected inputs of one type, got ", NameOf(first.dtype),
-              " and ", NameOf(view.dtype));
+    NPU_OP_CHECK(call.op, view.dtype == first.dtype, "expected inputs of one type, got ", NameOf(first.dtype), " and ",
+                 NameOf(view.dtype));
     data[k] = view.as<const char>();
   }
   Shape shape = BroadcastShapes(call.op, first.shape, in[1].shape);

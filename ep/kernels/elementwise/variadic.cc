@@ -7,6 +7,7 @@
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -105,12 +106,12 @@ class VariadicKernel : public Kernel {
   explicit VariadicKernel(const KernelInfo&) {}
   void Compute(OpContext& ctx) const override {
     const size_t count = ctx.input_count();
-    NPU_CHECK(count > 0, "[", Op::kName, "] expected at least one input, got none");
+    NPU_OP_CHECK(Op::kName, count > 0, "expected at least one input, got none");
     const DType dtype = ctx.Input(0).dtype;
     Shape shape = ctx.Input(0).shape;
     for (size_t i = 1; i < count; ++i) {
-      NPU_CHECK(ctx.Input(i).dtype == dtype, "[", Op::kName, "] expected inputs of one type, got ", NameOf(dtype),
-                " and ", NameOf(ctx.Input(i).dtype));
+      NPU_OP_CHECK(Op::kName, ctx.Input(i).dtype == dtype, "expected inputs of one type, got ", NameOf(dtype), " and ",
+                   NameOf(ctx.Input(i).dtype));
       shape = BroadcastShapes(Op::kName, shape, ctx.Input(i).shape);
     }
     DispatchTypes(Op::kName, dtype, typename Op::Types{}, [&](auto type) {

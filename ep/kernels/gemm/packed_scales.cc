@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ep/kernels/gemm/packing.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/device.h"
 
 namespace npu::gemm {
@@ -44,8 +45,8 @@ void PackedScales::PackGated(const char* op, DType dtype, const Matrix& values, 
 }
 
 void PackedScales::Pack(const char* op, DType dtype, const Matrix& values, bool gated, Stream& stream) {
-  NPU_CHECK(!packed_, "[", op, "] expected constant scales once, got them twice");
-  NPU_CHECK(kFloats.Contains(dtype), "[", op, "] expected scales of a float type, got ", NameOf(dtype));
+  NPU_OP_CHECK(op, !packed_, "expected constant scales once, got them twice");
+  NPU_OP_CHECK(op, kFloats.Contains(dtype), "expected scales of a float type, got ", NameOf(dtype));
   allocator_ = &stream.device().allocator();
   const int64_t columns = gated ? GatedColumns(values.columns) : values.columns;
   const int64_t elements = PanelCount(columns) * values.rows * kPanelColumns;

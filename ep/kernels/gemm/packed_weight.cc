@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ep/kernels/gemm/shared_panels.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/device.h"
 #include "ep/runtime/packed_blocks.h"
 
@@ -14,7 +15,7 @@ PackedWeight::~PackedWeight() {
 }
 
 void PackedWeight::PackInto(const char* op, size_t bytes, const std::function<void(void*)>& pack, Stream& stream) {
-  NPU_CHECK(!packed_, "[", op, "] expected one constant weight, got a second");
+  NPU_OP_CHECK(op, !packed_, "expected one constant weight, got a second");
   PackedBlocks* blocks = bytes > 0 ? CurrentPackedBlocks() : nullptr;
   if (blocks) taken_ = blocks->Take(bytes);
   if (taken_) {
@@ -51,7 +52,7 @@ void PackedWeight::Pack(const char* op, DType dtype, int64_t k, int64_t n, const
 }
 
 void PackedWeight::Pack(const char* op, const TensorView& b, Stream& stream) {
-  NPU_CHECK(b.shape.rank() == 2, "[", op, "] expected a matrix B, got ", b.shape);
+  NPU_OP_CHECK(op, b.shape.rank() == 2, "expected a matrix B, got ", b.shape);
   Pack(op, b.dtype, Matrix::RowMajor(b.data, b.shape[0], b.shape[1]), stream);
 }
 

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -16,7 +17,7 @@ class EyeLikeKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() == 2, "[", kOp, "] expected a matrix, got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2, "expected a matrix, got shape ", x.shape);
     const DType dtype = dtype_ == DType::kUndefined ? x.dtype : dtype_;
     const TensorView y = ctx.Output(0, dtype, x.shape);
     if (y.elements() == 0) return;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ep/kernels/generator/output_datatype.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 constexpr const char* kOp = "MelWeightMatrix";
 
 double ReadHostFloat(const char* name, const TensorView& view) {
-  NPU_CHECK(view.elements() == 1, "[", kOp, "] expected ", name, " to be one value, got shape ", view.shape);
+  NPU_OP_CHECK(kOp, view.elements() == 1, "expected ", name, " to be one value, got shape ", view.shape);
   return DispatchTypes(kOp, view.dtype, FloatTypes{},
                        [&](auto type) { return static_cast<double>(Upcast(*view.as<const decltype(type)>())); });
 }
@@ -33,8 +34,8 @@ struct Bands {
     for (int64_t i = 0; i < count + 2; ++i) {
       const double hertz = 700 * std::expm1((first + static_cast<double>(i) * step) / kMel);
       const double bin = std::floor(static_cast<double>(dft_length + 1) * hertz / static_cast<double>(rate));
-      NPU_CHECK(bin >= 0 && bin < static_cast<double>(bins()), "[", kOp,
-                "] expected edges from 0 to half of the sample rate ", rate, ", got ", low, " and ", high);
+      NPU_OP_CHECK(kOp, bin >= 0 && bin < static_cast<double>(bins()),
+                   "expected edges from 0 to half of the sample rate ", rate, ", got ", low, " and ", high);
       corners.push_back(static_cast<int64_t>(bin));
     }
     return corners;
@@ -64,11 +65,11 @@ class MelWeightMatrixKernel final : public Kernel {
     const Bands bands{ReadHostInt(kOp, "num_mel_bins", ctx.Input(0)), ReadHostInt(kOp, "dft_length", ctx.Input(1)),
                       ReadHostInt(kOp, "sample_rate", ctx.Input(2)), ReadHostFloat("lower_edge_hertz", ctx.Input(3)),
                       ReadHostFloat("upper_edge_hertz", ctx.Input(4))};
-    NPU_CHECK(bands.count >= 0 && bands.dft_length >= 1 && bands.rate >= 1, "[", kOp,
-              "] expected num_mel_bins of 0 or more, and a dft_length and a sample_rate of 1 or more, got ",
-              bands.count, ", ", bands.dft_length, " and ", bands.rate);
-    NPU_CHECK(bands.low >= 0 && bands.low <= bands.high, "[", kOp,
-              "] expected edges of 0 or more, the lower one first, got ", bands.low, " and ", bands.high);
+    NPU_OP_CHECK(kOp, bands.count >= 0 && bands.dft_length >= 1 && bands.rate >= 1,
+                 "expected num_mel_bins of 0 or more, and a dft_length and a sample_rate of 1 or more, got ",
+                 bands.count, ", ", bands.dft_length, " and ", bands.rate);
+    NPU_OP_CHECK(kOp, bands.low >= 0 && bands.low <= bands.high,
+                 "expected edges of 0 or more, the lower one first, got ", bands.low, " and ", bands.high);
     const TensorView y = ctx.Output(0, dtype_, {bands.bins(), bands.count});
     if (y.elements() == 0) return;
     DispatchTypes(kOp, dtype_, NumericTypes{}, [&](auto type) {

@@ -3,6 +3,7 @@
 #include <numbers>
 
 #include "ep/kernels/generator/output_datatype.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -31,7 +32,7 @@ class WindowKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const int64_t size = ReadHostInt(kOp, "size", ctx.Input(0));
-    NPU_CHECK(size >= 0, "[", kOp, "] expected a size of 0 or more, got ", size);
+    NPU_OP_CHECK(kOp, size >= 0, "expected a size of 0 or more, got ", size);
     const TensorView y = ctx.Output(0, dtype_, {size});
     if (size == 0) return;
     DispatchTypes(kOp, dtype_, NumericTypes{}, [&](auto type) {

@@ -4,6 +4,7 @@
 
 #include "ep/kernels/indexing/chosen_rows.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/read_back.h"
 
 namespace npu {
@@ -19,8 +20,8 @@ class CompressKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), condition = ctx.Input(1);
-    NPU_CHECK(condition && condition.shape.rank() == 1, "[", kOp, "] expected a condition of rank 1, got shape ",
-              condition.shape);
+    NPU_OP_CHECK(kOp, condition && condition.shape.rank() == 1, "expected a condition of rank 1, got shape ",
+                 condition.shape);
     const AxisView view = RowsAlong(kOp, x.shape, axis_);
     const int64_t given = std::min(condition.elements(), view.n);  // slices beyond the condition are left out
     int64_t count = 0;

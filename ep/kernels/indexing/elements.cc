@@ -8,6 +8,7 @@
 #include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/strided_copy.h"
 
 namespace npu {
@@ -24,8 +25,8 @@ struct ElementPlan {
 };
 
 ElementPlan PlanElements(const char* op, const Shape& data, const Shape& indices, int axis) {
-  NPU_CHECK(indices.rank() == data.rank(), "[", op, "] expected indices of the data's rank ", data.rank(), ", got ",
-            indices);
+  NPU_OP_CHECK(op, indices.rank() == data.rank(), "expected indices of the data's rank ", data.rank(), ", got ",
+               indices);
   ElementPlan plan;
   plan.total = indices.Elements();
   plan.rank = data.rank();
@@ -34,8 +35,8 @@ ElementPlan PlanElements(const char* op, const Shape& data, const Shape& indices
   plan.stride = plan.strides[axis];
   plan.strides[axis] = 0;
   for (int d = 0; d < data.rank(); ++d) {
-    NPU_CHECK(d == axis || indices[d] <= data[d], "[", op, "] expected indices within the data's shape ", data,
-              " but for axis ", axis, ", got ", indices);
+    NPU_OP_CHECK(op, d == axis || indices[d] <= data[d], "expected indices within the data's shape ", data,
+                 " but for axis ", axis, ", got ", indices);
     plan.dims[d] = indices[d];
   }
   return plan;

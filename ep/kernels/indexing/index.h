@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -19,14 +20,13 @@ inline int64_t CheckedIndex(const char* op, const Index* indices, int64_t at, in
 template <class F>
 decltype(auto) DispatchIndices(const char* op, const TensorView& indices, const F& f) {
   if (indices.dtype == DType::kInt32) return f(int32_t{});
-  NPU_CHECK(indices.dtype == DType::kInt64, "[", op, "] expected indices of int32 or int64, got ",
-            NameOf(indices.dtype));
+  NPU_OP_CHECK(op, indices.dtype == DType::kInt64, "expected indices of int32 or int64, got ", NameOf(indices.dtype));
   return f(int64_t{});
 }
 
 inline void CheckSameType(const char* op, const TensorView& data, const TensorView& updates) {
-  NPU_CHECK(data.dtype == updates.dtype, "[", op, "] expected updates of the data's type ", NameOf(data.dtype),
-            ", got ", NameOf(updates.dtype));
+  NPU_OP_CHECK(op, data.dtype == updates.dtype, "expected updates of the data's type ", NameOf(data.dtype), ", got ",
+               NameOf(updates.dtype));
 }
 
 }  // namespace npu

@@ -6,6 +6,7 @@
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/reduce/axis.h"
 
 namespace npu {
@@ -38,10 +39,9 @@ struct IndexedRows {
   int64_t count;
 
   IndexedRows(const char* op, OpContext& ctx, int64_t given_axis) : self(ctx.Input(0)), index(ctx.Input(1)) {
-    NPU_CHECK(self && index, "[", op, "] expected the tensors self and index");
-    NPU_CHECK(kIndices.Contains(index.dtype), "[", op, "] expected indices of int32 or int64, got ",
-              NameOf(index.dtype));
-    NPU_CHECK(index.shape.rank() <= 1, "[", op, "] expected a list of indices, got shape ", index.shape);
+    NPU_OP_CHECK(op, self && index, "expected the tensors self and index");
+    NPU_OP_CHECK(op, kIndices.Contains(index.dtype), "expected indices of int32 or int64, got ", NameOf(index.dtype));
+    NPU_OP_CHECK(op, index.shape.rank() <= 1, "expected a list of indices, got shape ", index.shape);
     const int axis = NormalizeAxis(op, given_axis, self.shape.rank());
     view = ViewAround(self.shape, axis);
     count = index.elements();
@@ -53,8 +53,8 @@ struct IndexedRows {
   void LaunchStart(const char* op, OpContext& ctx) const { LaunchCopy(ctx, op, self, y); }
   // Checks the rows that are added or copied: of self's shape, with one row per index.
   TensorView Source(const char* op, const TensorView& source) const {
-    NPU_CHECK(source && source.dtype == y.dtype && source.shape == rows_, "[", op, "] expected source ",
-              NameOf(y.dtype), " of shape ", rows_, ", got ", NameOf(source.dtype), " of ", source.shape);
+    NPU_OP_CHECK(op, source && source.dtype == y.dtype && source.shape == rows_, "expected source ", NameOf(y.dtype),
+                 " of shape ", rows_, ", got ", NameOf(source.dtype), " of ", source.shape);
     return source;
   }
   bool empty() const { return y.elements() == 0 || count == 0; }

@@ -7,6 +7,7 @@
 #include "ep/kernels/indexing/scatter_reduction.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -34,18 +35,18 @@ struct TuplePlan {
 TuplePlan PlanTuples(const char* op, const TensorView& data, const TensorView& indices, int batch_dims) {
   const Shape& shape = data.shape;
   const int rank = shape.rank();
-  NPU_CHECK(indices.dtype == DType::kInt64, "[", op, "] expected indices of int64, got ", NameOf(indices.dtype));
-  NPU_CHECK(indices.shape.rank() >= 1 && rank >= 1, "[", op, "] expected data and indices of rank >= 1, got ", shape,
-            " and ", indices.shape);
-  NPU_CHECK(batch_dims >= 0 && batch_dims < std::min(rank, indices.shape.rank()), "[", op,
-            "] expected batch_dims below the ranks of ", shape, " and ", indices.shape, ", got ", batch_dims);
+  NPU_OP_CHECK(op, indices.dtype == DType::kInt64, "expected indices of int64, got ", NameOf(indices.dtype));
+  NPU_OP_CHECK(op, indices.shape.rank() >= 1 && rank >= 1, "expected data and indices of rank >= 1, got ", shape,
+               " and ", indices.shape);
+  NPU_OP_CHECK(op, batch_dims >= 0 && batch_dims < std::min(rank, indices.shape.rank()),
+               "expected batch_dims below the ranks of ", shape, " and ", indices.shape, ", got ", batch_dims);
   for (int d = 0; d < batch_dims; ++d) {
-    NPU_CHECK(shape[d] == indices.shape[d], "[", op, "] expected equal batch dimensions, got ", shape, " and ",
-              indices.shape);
+    NPU_OP_CHECK(op, shape[d] == indices.shape[d], "expected equal batch dimensions, got ", shape, " and ",
+                 indices.shape);
   }
   const int64_t depth = indices.shape.back();
-  NPU_CHECK(depth >= 0 && depth <= rank - batch_dims, "[", op, "] expected index tuples of at most ", rank - batch_dims,
-            " for data ", shape, ", got ", depth);
+  NPU_OP_CHECK(op, depth >= 0 && depth <= rank - batch_dims, "expected index tuples of at most ", rank - batch_dims,
+               " for data ", shape, ", got ", depth);
   TuplePlan plan;
   plan.depth = static_cast<int>(depth);
   plan.tuples = indices.shape.Elements(0, indices.shape.rank() - 1);

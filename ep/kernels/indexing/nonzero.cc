@@ -3,6 +3,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/read_back.h"
 
 namespace npu {
@@ -35,14 +36,14 @@ void WriteCoordinates(const Shape& shape, const T* x, int64_t begin, int64_t end
   }
   for (int64_t i = begin; i < end; ++i) {
     if (Differs(x[i])) {
-      NPU_CHECK(count-- > 0, "[", kOp, "] expected an input that does not change while it is read");
+      NPU_OP_CHECK(kOp, count-- > 0, "expected an input that does not change while it is read");
       for (int d = 0; d < shape.rank(); ++d) y[d * columns + column] = at[static_cast<size_t>(d)];
       ++column;
     }
     for (int d = shape.rank() - 1; d >= 0 && ++at[static_cast<size_t>(d)] == shape[d]; --d)
       at[static_cast<size_t>(d)] = 0;
   }
-  NPU_CHECK(count == 0, "[", kOp, "] expected an input that does not change while it is read");
+  NPU_OP_CHECK(kOp, count == 0, "expected an input that does not change while it is read");
 }
 
 class NonZeroKernel final : public Kernel {

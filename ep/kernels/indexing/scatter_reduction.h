@@ -5,6 +5,7 @@
 #include <string>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -23,8 +24,8 @@ inline bool ParseScatterReduction(const std::string& name, ScatterReduction* red
 inline ScatterReduction ScatterReductionOf(const KernelInfo& info) {
   ScatterReduction reduction = ScatterReduction::kNone;
   const std::string name = info.attributes.String("reduction", "none");  // Scatter has none
-  NPU_CHECK(ParseScatterReduction(name, &reduction), "[", info.op_type,
-            "] expected reduction none, add, mul, max or min, got ", name);
+  NPU_OP_CHECK(info.op_type, ParseScatterReduction(name, &reduction),
+               "expected reduction none, add, mul, max or min, got ", name);
   return reduction;
 }
 

@@ -3,6 +3,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -31,12 +32,12 @@ class SearchSortedKernel : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView sorted = ctx.Input(0), values = ctx.Input(1), order = ctx.Input(2);
-    NPU_CHECK(sorted && values && sorted.dtype == values.dtype, "[", kOp, "] expected sorted and values of one dtype");
-    NPU_CHECK(sorted.shape.rank() == 2 && values.shape.rank() == 2 && values.shape[0] == sorted.shape[0], "[", kOp,
-              "] expected sorted [R, L] and values [R, N], got ", sorted.shape, " and ", values.shape);
-    NPU_CHECK(!order || (order.dtype == DType::kInt64 && order.shape == sorted.shape), "[", kOp,
-              "] expected a sorter of int64 and shape ", sorted.shape, ", got ", NameOf(order.dtype), " of ",
-              order.shape);
+    NPU_OP_CHECK(kOp, sorted && values && sorted.dtype == values.dtype, "expected sorted and values of one dtype");
+    NPU_OP_CHECK(kOp, sorted.shape.rank() == 2 && values.shape.rank() == 2 && values.shape[0] == sorted.shape[0],
+                 "expected sorted [R, L] and values [R, N], got ", sorted.shape, " and ", values.shape);
+    NPU_OP_CHECK(kOp, !order || (order.dtype == DType::kInt64 && order.shape == sorted.shape),
+                 "expected a sorter of int64 and shape ", sorted.shape, ", got ", NameOf(order.dtype), " of ",
+                 order.shape);
     const TensorView y = ctx.Output(0, DType::kInt64, values.shape);
     if (y.elements() == 0) return;
     DispatchTypes(kOp, sorted.dtype, NumericTypes{}, [&](auto type) {

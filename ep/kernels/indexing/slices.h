@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -15,8 +16,8 @@ bool ResolveSlices(const char* op, const Index* indices, int64_t tuples, const S
     int64_t slice = 0;
     for (int axis = 0; axis < dims.rank(); ++axis) {
       const int64_t index = ReadOnce(indices++);
-      NPU_CHECK(index >= 0 && index < dims[axis], "[", op, "] expected indices in [0, ", dims[axis], ") for axis ",
-                axis, ", got ", index);
+      NPU_OP_CHECK(op, index >= 0 && index < dims[axis], "expected indices in [0, ", dims[axis], ") for axis ", axis,
+                   ", got ", index);
       slice = slice * dims[axis] + index;
     }
     slices[t] = slice;

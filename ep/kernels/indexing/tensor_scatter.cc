@@ -7,6 +7,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -31,8 +32,8 @@ struct Rows {
   void WriteOne(int64_t i) const {
     const int64_t given = first == nullptr ? 0 : ReadOnce(first + i / per_entry);
     const int64_t last = circular ? INT64_MAX : capacity - count;
-    NPU_CHECK(given >= 0 && given <= last, "[", kOp, "] expected write_indices from 0 to ", last, " of batch entry ",
-              i / per_entry, ", got ", given);
+    NPU_OP_CHECK(kOp, given >= 0 && given <= last, "expected write_indices from 0 to ", last, " of batch entry ",
+                 i / per_entry, ", got ", given);
     const int64_t at = circular ? given % capacity : given, straight = std::min(count, capacity - at);
     char* to = cache + i * capacity * bytes;
     const char* from = update + i * count * bytes;
@@ -45,21 +46,21 @@ class TensorScatterKernel final : public Kernel {
  public:
   explicit TensorScatterKernel(const KernelInfo& info) : axis_(info.attributes.Int("axis")) {
     const std::string mode = info.attributes.String("mode");
-    NPU_CHECK(mode == "linear" || mode == "circular", "[", kOp, "] expected mode linear or circular, got ", mode);
+    NPU_OP_CHECK(kOp, mode == "linear" || mode == "circular", "expected mode linear or circular, got ", mode);
     circular_ = mode == "circular";
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView past = ctx.Input(0), update = ctx.Input(1), first = ctx.Input(2);
     const int axis = NormalizeAxis(kOp, axis_, past.shape.rank());
-    NPU_CHECK(axis > 0, "[", kOp, "] expected an axis that is not the batch, got ", axis_);
+    NPU_OP_CHECK(kOp, axis > 0, "expected an axis that is not the batch, got ", axis_);
     Shape wanted = past.shape;
     if (update.shape.rank() == wanted.rank()) wanted[axis] = update.shape[axis];
-    NPU_CHECK(update.shape == wanted && wanted[axis] <= past.shape[axis] && update.dtype == past.dtype, "[", kOp,
-              "] expected an update like past_cache ", past.shape, " with at most as many rows along axis ", axis,
-              ", got ", update.shape);
-    NPU_CHECK(!first || first.shape == Shape{past.shape[0]}, "[", kOp, "] expected write_indices of shape ",
-              Shape{past.shape[0]}, ", got ", first.shape);
+    NPU_OP_CHECK(kOp, update.shape == wanted && wanted[axis] <= past.shape[axis] && update.dtype == past.dtype,
+                 "expected an update like past_cache ", past.shape, " with at most as many rows along axis ", axis,
+                 ", got ", update.shape);
+    NPU_OP_CHECK(kOp, !first || first.shape == Shape{past.shape[0]}, "expected write_indices of shape ",
+                 Shape{past.shape[0]}, ", got ", first.shape);
     const TensorView present = ctx.Output(0, past.dtype, past.shape);
     LaunchCopy(ctx, kOp, past, present);
     if (update.elements() == 0) return;

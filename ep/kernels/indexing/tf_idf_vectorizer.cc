@@ -8,6 +8,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -54,23 +55,23 @@ class TfIdfVectorizer final : public Kernel {
         skips_(info.attributes.Int("max_skip_count")),
         shortest_(info.attributes.Int("min_gram_length")),
         longest_(info.attributes.Int("max_gram_length")) {
-    NPU_CHECK(mode_ == "TF" || mode_ == "IDF" || mode_ == "TFIDF", "[", kOp, "] expected mode TF, IDF or TFIDF, got '",
-              mode_, "'");
-    NPU_CHECK(skips_ >= 0 && shortest_ >= 1 && longest_ >= shortest_, "[", kOp,
-              "] expected max_skip_count >= 0 and 1 <= min_gram_length <= max_gram_length, got ", skips_, ", ",
-              shortest_, ", ", longest_);
+    NPU_OP_CHECK(kOp, mode_ == "TF" || mode_ == "IDF" || mode_ == "TFIDF", "expected mode TF, IDF or TFIDF, got '",
+                 mode_, "'");
+    NPU_OP_CHECK(kOp, skips_ >= 0 && shortest_ >= 1 && longest_ >= shortest_,
+                 "expected max_skip_count >= 0 and 1 <= min_gram_length <= max_gram_length, got ", skips_, ", ",
+                 shortest_, ", ", longest_);
     const std::vector<int64_t> outputs = info.attributes.Ints("ngram_indexes");
     constexpr int64_t kMost = INT32_MAX;
-    NPU_CHECK(!outputs.empty(), "[", kOp, "] expected ngram_indexes, got none");
+    NPU_OP_CHECK(kOp, !outputs.empty(), "expected ngram_indexes, got none");
     for (const int64_t output : outputs) {
-      NPU_CHECK(output >= 0 && output < kMost, "[", kOp, "] expected ngram_indexes from 0 to ", kMost - 1, ", got ",
-                output);
+      NPU_OP_CHECK(kOp, output >= 0 && output < kMost, "expected ngram_indexes from 0 to ", kMost - 1, ", got ",
+                   output);
       size_ = std::max(size_, output + 1);
     }
     ReadPool(info.attributes.Ints("pool_int64s"), info.attributes.Ints("ngram_counts"), outputs);
     const std::vector<double> weights = info.attributes.Floats("weights");
-    NPU_CHECK(weights.empty() || weights.size() == outputs.size(), "[", kOp,
-              "] expected as many weights as ngram_indexes, ", outputs.size(), ", got ", weights.size());
+    NPU_OP_CHECK(kOp, weights.empty() || weights.size() == outputs.size(),
+                 "expected as many weights as ngram_indexes, ", outputs.size(), ", got ", weights.size());
     weights_.assign(static_cast<size_t>(size_), 1.0f);
     for (size_t i = 0; i < weights.size(); ++i)
       weights_[static_cast<size_t>(outputs[i])] = static_cast<float>(weights[i]);
@@ -78,7 +79,7 @@ class TfIdfVectorizer final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() == 1 || x.shape.rank() == 2, "[", kOp, "] expected X [C] or [N, C], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 1 || x.shape.rank() == 2, "expected X [C] or [N, C], got shape ", x.shape);
     const int64_t rows = x.shape.rank() == 1 ? 1 : x.shape[0], columns = x.shape.back();
     const TensorView y = ctx.Output(0, DType::kFloat32, x.shape.rank() == 1 ? Shape{size_} : Shape{rows, size_});
     if (y.elements() == 0) return;
@@ -97,26 +98,26 @@ class TfIdfVectorizer final : public Kernel {
   void ReadPool(const std::vector<int64_t>& pool, const std::vector<int64_t>& counts,
                 const std::vector<int64_t>& outputs) {
     const auto size = static_cast<int64_t>(pool.size());
-    NPU_CHECK(static_cast<int64_t>(counts.size()) >= longest_, "[", kOp, "] expected ngram_counts of ", longest_,
-              " lengths, got ", counts.size());
+    NPU_OP_CHECK(kOp, static_cast<int64_t>(counts.size()) >= longest_, "expected ngram_counts of ", longest_,
+                 " lengths, got ", counts.size());
     size_t ngram = 0;
     for (size_t i = 0; i < counts.size(); ++i) {
       const int64_t begin = counts[i], end = i + 1 < counts.size() ? counts[i + 1] : size;
       const auto length = static_cast<int64_t>(i) + 1;
-      NPU_CHECK(begin >= 0 && begin <= end && end <= size && (end - begin) % length == 0, "[", kOp,
-                "] expected ngram_counts that divide pool_int64s of ", size, " into whole n-grams, got [", begin, ", ",
-                end, ") for those of ", length);
+      NPU_OP_CHECK(kOp, begin >= 0 && begin <= end && end <= size && (end - begin) % length == 0,
+                   "expected ngram_counts that divide pool_int64s of ", size, " into whole n-grams, got [", begin, ", ",
+                   end, ") for those of ", length);
       for (int64_t at = begin; at < end; at += length, ++ngram) {
-        NPU_CHECK(ngram < outputs.size(), "[", kOp, "] expected one of ngram_indexes for each n-gram, got ",
-                  outputs.size());
+        NPU_OP_CHECK(kOp, ngram < outputs.size(), "expected one of ngram_indexes for each n-gram, got ",
+                     outputs.size());
         if (length < shortest_ || length > longest_) continue;
         size_t node = Ngrams::kRoot;
         for (int64_t k = at; k < at + length; ++k) node = ngrams_.Extend(node, pool[static_cast<size_t>(k)]);
         ngrams_.SetOutput(node, outputs[ngram]);
       }
     }
-    NPU_CHECK(ngram == outputs.size(), "[", kOp, "] expected one of ngram_indexes for each of ", ngram,
-              " n-grams, got ", outputs.size());
+    NPU_OP_CHECK(kOp, ngram == outputs.size(), "expected one of ngram_indexes for each of ", ngram, " n-grams, got ",
+                 outputs.size());
   }
 
   template <class T>

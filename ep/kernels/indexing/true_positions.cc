@@ -4,6 +4,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -16,7 +17,7 @@ class CountTrueKernel : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x && x.dtype == DType::kBool, "[", kOp, "] expected a tensor of bool");
+    NPU_OP_CHECK(kOp, x && x.dtype == DType::kBool, "expected a tensor of bool");
     const TensorView y = ctx.Output(0, DType::kInt64, Shape{});
     ctx.Launch(kOp, [from = x.as<const uint8_t>(), n = x.elements(), to = y.as<int64_t>()] {
       int64_t count = 0;
@@ -35,7 +36,7 @@ void WritePositions(const Shape& shape, const uint8_t* x, int64_t count, int64_t
   for (int64_t row = 0; row < rows; ++row, x += width) {
     for (int64_t i = 0; i < width; ++i) {
       if (x[i] == 0) continue;
-      NPU_CHECK(found < count, "[", kOp, "] expected ", count, " true elements, got more");
+      NPU_OP_CHECK(kOp, found < count, "expected ", count, " true elements, got more");
       ++found;
       for (int d = 0; d < inner; ++d) *to++ = position[static_cast<size_t>(d)];
       *to++ = i;
@@ -43,7 +44,7 @@ void WritePositions(const Shape& shape, const uint8_t* x, int64_t count, int64_t
     for (int d = inner - 1; d >= 0 && ++position[static_cast<size_t>(d)] == shape[d]; --d)
       position[static_cast<size_t>(d)] = 0;
   }
-  NPU_CHECK(found == count, "[", kOp, "] expected ", count, " true elements, got ", found);
+  NPU_OP_CHECK(kOp, found == count, "expected ", count, " true elements, got ", found);
 }
 
 class TruePositionsKernel : public Kernel {
@@ -53,9 +54,8 @@ class TruePositionsKernel : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int64_t count = ReadHostInt(kOp, "count", ctx.Input(1));
-    NPU_CHECK(x && x.dtype == DType::kBool, "[", kOp, "] expected a tensor of bool");
-    NPU_CHECK(count >= 0 && count <= x.elements(), "[", kOp, "] expected a count in [0, ", x.elements(), "], got ",
-              count);
+    NPU_OP_CHECK(kOp, x && x.dtype == DType::kBool, "expected a tensor of bool");
+    NPU_OP_CHECK(kOp, count >= 0 && count <= x.elements(), "expected a count in [0, ", x.elements(), "], got ", count);
     const TensorView y = ctx.Output(0, DType::kInt64, {count, x.shape.rank()});
     if (y.elements() == 0) return;
     ctx.Launch(kOp, [shape = x.shape, from = x.as<const uint8_t>(), count, to = y.as<int64_t>()] {

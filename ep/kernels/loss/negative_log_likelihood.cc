@@ -8,6 +8,7 @@
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/loss/reduction.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
 
@@ -60,7 +61,7 @@ struct Losses {
         log_probabilities[first + c * inner] = Rounded<T>(row[c]);
     }
     if (ignored && target == *ignored) return {0, 0};
-    NPU_CHECK(target >= 0 && target < classes, "[", op, "] expected classes from 0 to ", classes - 1, ", got ", target);
+    NPU_OP_CHECK(op, target >= 0 && target < classes, "expected classes from 0 to ", classes - 1, ", got ", target);
     const double log_probability = from_scores ? row[target] : Upcast(x[first + target * inner]);
     const double by = weight == nullptr ? 1.0 : static_cast<double>(Upcast(weight[target]));
     return {-log_probability * by, by};
@@ -79,14 +80,14 @@ class LossKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), target = ctx.Input(1), weight = ctx.Input(2);
     const int rank = x.shape.rank();
-    NPU_CHECK(rank >= 2, "[", kOp, "] expected an input [N, C, ...], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, rank >= 2, "expected an input [N, C, ...], got shape ", x.shape);
     Shape positions{x.shape[0]};
     for (int d = 2; d < rank; ++d) positions.push_back(x.shape[d]);
-    NPU_CHECK(target.shape == positions, "[", kOp, "] expected a class for each position, shape ", positions, ", got ",
-              target.shape);
-    NPU_CHECK(!weight || (weight.shape == Shape{x.shape[1]} && weight.dtype == x.dtype), "[", kOp,
-              "] expected a weight for each class, ", NameOf(x.dtype), " ", Shape{x.shape[1]}, ", got ",
-              NameOf(weight.dtype), " ", weight.shape);
+    NPU_OP_CHECK(kOp, target.shape == positions, "expected a class for each position, shape ", positions, ", got ",
+                 target.shape);
+    NPU_OP_CHECK(kOp, !weight || (weight.shape == Shape{x.shape[1]} && weight.dtype == x.dtype),
+                 "expected a weight for each class, ", NameOf(x.dtype), " ", Shape{x.shape[1]}, ", got ",
+                 NameOf(weight.dtype), " ", weight.shape);
     const TensorView losses = ctx.Output(0, x.dtype, reduction_ == Reduction::kNone ? positions : Shape{});
     const TensorView log_probabilities = from_scores ? ctx.Output(1, x.dtype, x.shape) : TensorView{};
     const auto count = static_cast<size_t>(positions.Elements());

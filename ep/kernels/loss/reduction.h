@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -14,7 +15,7 @@ inline Reduction ReadReduction(const char* op, const Attributes& attributes) {
   const std::string name = attributes.String("reduction");
   if (name == "none") return Reduction::kNone;
   if (name == "sum") return Reduction::kSum;
-  NPU_CHECK(name == "mean", "[", op, "] expected reduction mean, sum or none, got '", Printable(name), "'");
+  NPU_OP_CHECK(op, name == "mean", "expected reduction mean, sum or none, got '", Printable(name), "'");
   return Reduction::kMean;
 }
 

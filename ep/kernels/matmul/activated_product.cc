@@ -3,6 +3,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/matmul_shape.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -13,7 +14,7 @@ class ActivatedMatMulKernel final : public Kernel {
  public:
   explicit ActivatedMatMulKernel(const KernelInfo& info)
       : weight_(info.float32_products), activation_(OutputActivation(kOp, info.attributes).InPlace()) {
-    NPU_CHECK(activation_ != nullptr, "[", kOp, "] expected an activation without numbers");
+    NPU_OP_CHECK(kOp, activation_ != nullptr, "expected an activation without numbers");
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
@@ -25,10 +26,10 @@ class ActivatedMatMulKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(0), bias = ctx.Input(2);
-    NPU_CHECK(a && weight_, "[", kOp, "] expected the input A and a constant B");
+    NPU_OP_CHECK(kOp, a && weight_, "expected the input A and a constant B");
     const MatMulShape s = InferMatMul(kOp, a.shape, weight_shape_);
-    NPU_CHECK(bias && bias.dtype == a.dtype && bias.shape == Shape{s.n}, "[", kOp, "] expected a bias ",
-              NameOf(a.dtype), " [", s.n, "], got ", NameOf(bias.dtype), " ", bias.shape);
+    NPU_OP_CHECK(kOp, bias && bias.dtype == a.dtype && bias.shape == Shape{s.n}, "expected a bias ", NameOf(a.dtype),
+                 " [", s.n, "], got ", NameOf(bias.dtype), " ", bias.shape);
     const TensorView y = ctx.Output(0, a.dtype, s.output);
     if (!y || y.elements() == 0) return;
     const gemm::Matrix rows = gemm::Matrix::RowMajor(a.data, s.a_batches * s.m, s.k);

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -46,8 +47,8 @@ class DetKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
-    NPU_CHECK(rank >= 2 && x.shape[rank - 1] == x.shape[rank - 2], "[", kOp,
-              "] expected square matrices [..., M, M], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, rank >= 2 && x.shape[rank - 1] == x.shape[rank - 2],
+                 "expected square matrices [..., M, M], got shape ", x.shape);
     const TensorView y = ctx.Output(0, x.dtype, Shape(x.shape.begin(), static_cast<size_t>(rank - 2)));
     const int64_t count = y.elements(), n = x.shape.back();
     if (count == 0) return;

@@ -10,6 +10,7 @@
 #include "ep/kernels/matmul/plain_product.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -214,8 +215,8 @@ class EinsumKernel final : public Kernel {
     std::vector<Shape> shapes;
     const DType dtype = ctx.Input(0).dtype;
     for (size_t i = 0; i < ctx.input_count(); ++i) {
-      NPU_CHECK(ctx.Input(i).dtype == dtype, "[", kOp, "] expected operands of one type, got ", NameOf(dtype), " and ",
-                NameOf(ctx.Input(i).dtype));
+      NPU_OP_CHECK(kOp, ctx.Input(i).dtype == dtype, "expected operands of one type, got ", NameOf(dtype), " and ",
+                   NameOf(ctx.Input(i).dtype));
       shapes.push_back(ctx.Input(i).shape);
     }
     const EinsumEquation equation(equation_, shapes);

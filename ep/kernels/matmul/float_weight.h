@@ -7,6 +7,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/constant_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -29,8 +30,8 @@ class FloatWeight {
     if (input != 1) return false;
     const Shape& shape = constant.shape;
     if (gated_) {
-      NPU_CHECK(shape.rank() == 2 && shape[1] % 2 == 0, "[", op_,
-                "] expected a matrix B of an even number of columns, got ", shape);
+      NPU_OP_CHECK(op_, shape.rank() == 2 && shape[1] % 2 == 0,
+                   "expected a matrix B of an even number of columns, got ", shape);
       packed_.PackGated(op_, constant.dtype, gemm::Matrix::RowMajor(constant.data, shape[0], shape[1]), stream);
     } else {
       packed_.Pack(op_, constant, stream);
@@ -42,7 +43,7 @@ class FloatWeight {
   // Throws "[op] expected …, got …" if the inputs do not fit.
   ConstantProduct Of(OpContext& ctx) const {
     const TensorView a = ctx.Input(0);
-    NPU_CHECK(a && packed_, "[", op_, "] expected the input A and a constant B");
+    NPU_OP_CHECK(op_, a && packed_, "expected the input A and a constant B");
     ConstantProduct product = ConstantProduct::Of(op_, a, shape_);
     product.weight = packed_.matrix(product.PanelSizes(gated_));
     product.result = a.dtype;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -28,11 +29,11 @@ int64_t ForEachGroup(const char* op, const TensorView& list, GroupListType type,
   int64_t begin = 0;
   for (int64_t i = 0; i < list.shape[0]; ++i) {
     const int64_t matrix = pairs ? ReadOnce(values + 2 * i) : i, value = ReadOnce(values + (pairs ? 2 * i + 1 : i));
-    NPU_CHECK(!pairs || (matrix >= 0 && matrix < matrices), "[", op, "] expected indices of group_list in [0, ",
-              matrices, "), entry ", i, ", got ", matrix);
+    NPU_OP_CHECK(op, !pairs || (matrix >= 0 && matrix < matrices), "expected indices of group_list in [0, ", matrices,
+                 "), entry ", i, ", got ", matrix);
     const int64_t low = ends ? begin : 0, high = ends ? rows : rows - begin;
-    NPU_CHECK(value >= low && value <= high, "[", op, "] expected group_list to divide ", rows,
-              " rows in order, entry ", i, " in [", low, ", ", high, "], got ", value);
+    NPU_OP_CHECK(op, value >= low && value <= high, "expected group_list to divide ", rows, " rows in order, entry ", i,
+                 " in [", low, ", ", high, "], got ", value);
     const int64_t count = ends ? value - begin : value;
     checked[static_cast<size_t>(i)] = {matrix, begin, count};
     begin += count;

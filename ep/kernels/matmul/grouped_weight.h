@@ -5,6 +5,7 @@
 #include <deque>
 
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantized_weight.h"
 
 namespace npu {
@@ -30,7 +31,7 @@ class GroupedWeight {
     const Shape& shape = weight.shape;
     out.groups = shape.rank() == 2 ? 1 : shape[0];
     if (gemm::Supports(weight.dtype)) {
-      NPU_CHECK(shape[shape.rank() - 2] == k, "[", op, "] expected weight [.., ", k, ", N], got ", shape);
+      NPU_OP_CHECK(op, shape[shape.rank() - 2] == k, "expected weight [.., ", k, ", N], got ", shape);
       out.n = shape.back();
       return out;
     }

@@ -9,6 +9,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/constant_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/type_code.h"
 
 namespace npu {
@@ -40,16 +41,16 @@ class Int8Weight {
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) {
     const Shape& shape = constant.shape;
     if (input == kWeight) {
-      NPU_CHECK(shape.rank() == 2, "[", op_, "] expected x2 of two axes, got ", shape);
-      NPU_CHECK(!gated_ || shape[1] % 2 == 0, "[", op_, "] expected x2 of an even number of columns, got ", shape[1]);
+      NPU_OP_CHECK(op_, shape.rank() == 2, "expected x2 of two axes, got ", shape);
+      NPU_OP_CHECK(op_, !gated_ || shape[1] % 2 == 0, "expected x2 of an even number of columns, got ", shape[1]);
       const gemm::Matrix b = gemm::Matrix::RowMajor(constant.data, shape[0], shape[1]);
       gated_ ? packed_.PackGated(op_, constant.dtype, b, stream) : packed_.Pack(op_, constant.dtype, b, stream);
       shape_ = shape;
       return true;
     }
     if (input != kScale) return false;
-    NPU_CHECK((shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && shape.back() > 0, "[", op_,
-              "] expected scale of shape [N] or [1, N], got ", shape);
+    NPU_OP_CHECK(op_, (shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && shape.back() > 0,
+                 "expected scale of shape [N] or [1, N], got ", shape);
     const gemm::Matrix values = gemm::Matrix::RowMajor(constant.data, 1, shape.back());
     gated_ ? scale_.PackGated(op_, constant.dtype, values, stream) : scale_.Pack(op_, constant.dtype, values, stream);
     return true;
@@ -58,13 +59,13 @@ class Int8Weight {
   // Throws "[op] expected …, got …" if the inputs do not fit.
   ConstantProduct Of(OpContext& ctx) const {
     const TensorView rows = ctx.Input(0), row_scale = ctx.Input(row_scale_);
-    NPU_CHECK(rows && packed_ && scale_, "[", op_, "] expected x1, and a constant x2 and scale");
-    NPU_CHECK(rows.shape.rank() >= 2, "[", op_, "] expected x1 [.., M, K], got ", rows.shape);
-    NPU_CHECK(scale_.values().shape[1] == shape_[1], "[", op_, "] expected scale of shape [", shape_[1], "], got [",
-              scale_.values().shape[1], "]");
+    NPU_OP_CHECK(op_, rows && packed_ && scale_, "expected x1, and a constant x2 and scale");
+    NPU_OP_CHECK(op_, rows.shape.rank() >= 2, "expected x1 [.., M, K], got ", rows.shape);
+    NPU_OP_CHECK(op_, scale_.values().shape[1] == shape_[1], "expected scale of shape [", shape_[1], "], got [",
+                 scale_.values().shape[1], "]");
     const Shape each_row(rows.shape.begin(), rows.shape.rank() - 1);
-    NPU_CHECK(!row_scale || row_scale.shape == each_row, "[", op_, "] expected pertoken_scale of shape ", each_row,
-              ", got ", row_scale.shape);
+    NPU_OP_CHECK(op_, !row_scale || row_scale.shape == each_row, "expected pertoken_scale of shape ", each_row,
+                 ", got ", row_scale.shape);
     ConstantProduct product = ConstantProduct::Of(op_, rows, shape_);
     product.weight = packed_.matrix(product.PanelSizes(gated_));
     product.result = result_;

@@ -1,6 +1,7 @@
 #include "ep/kernels/matmul/integer_product.h"
 
 #include "ep/kernels/matmul/batches.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -8,21 +9,21 @@ ZeroPoints::ZeroPoints(OpContext& ctx, const char* op, const char* name, const T
                        const TensorView& operand, int64_t lines, bool columns)
     : given_(given) {
   if (!given) return;
-  NPU_CHECK(given.dtype == operand.dtype, "[", op, "] expected ", name, " of its operand's type ",
-            NameOf(operand.dtype), ", got ", NameOf(given.dtype));
+  NPU_OP_CHECK(op, given.dtype == operand.dtype, "expected ", name, " of its operand's type ", NameOf(operand.dtype),
+               ", got ", NameOf(given.dtype));
   const int rank = given.shape.rank();
   if (given.elements() == 1 && rank <= 1) {
     per_line_ = false;
   } else if (rank == 1) {
-    NPU_CHECK(given.shape[0] == lines, "[", op, "] expected ", name, " to be a scalar or one for each of ", lines,
-              columns ? " columns" : " rows", ", got ", given.shape);
+    NPU_OP_CHECK(op, given.shape[0] == lines, "expected ", name, " to be a scalar or one for each of ", lines,
+                 columns ? " columns" : " rows", ", got ", given.shape);
   } else {
     Shape wanted = operand.shape;
-    NPU_CHECK(wanted.rank() >= 2, "[", op, "] expected ", name, " of one axis at most for an operand of one axis, got ",
-              given.shape);
+    NPU_OP_CHECK(op, wanted.rank() >= 2, "expected ", name, " of one axis at most for an operand of one axis, got ",
+                 given.shape);
     wanted[wanted.rank() - (columns ? 2 : 1)] = 1;
-    NPU_CHECK(given.shape == wanted, "[", op, "] expected ", name, " to be a scalar, [", lines, "] or ", wanted,
-              ", got ", given.shape);
+    NPU_OP_CHECK(op, given.shape == wanted, "expected ", name, " to be a scalar, [", lines, "] or ", wanted, ", got ",
+                 given.shape);
     per_matrix_ = lines;
   }
   values_ = static_cast<int32_t*>(ctx.Workspace(static_cast<size_t>(given.elements()) * sizeof(int32_t)));

@@ -1,6 +1,7 @@
 // MatMulInteger (ai.onnx 10): 8-bit operands less their zero points, summed in int32.
 #include "ep/kernels/matmul/integer_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -17,8 +18,8 @@ class MatMulIntegerKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView a = ctx.Input(0), b = weight_.Of(ctx.Input(1));
-    NPU_CHECK(a && b && kByteTypes.Contains(a.dtype) && kByteTypes.Contains(b.dtype), "[", kOp,
-              "] expected two operands of int8 or uint8");
+    NPU_OP_CHECK(kOp, a && b && kByteTypes.Contains(a.dtype) && kByteTypes.Contains(b.dtype),
+                 "expected two operands of int8 or uint8");
     const MatMulShape s = InferMatMul(kOp, a.shape, b.shape);
     const ZeroPoints a_zero(ctx, kOp, "a_zero_point", ctx.Input(2), a, s.m, false);
     const ZeroPoints b_zero(ctx, kOp, "b_zero_point", ctx.Input(3), b, s.n, true);

@@ -1,5 +1,7 @@
 #include "ep/kernels/matmul/matmul_shape.h"
 
+#include "ep/kernels/op_check.h"
+
 namespace npu {
 
 namespace {
@@ -19,15 +21,15 @@ Shape BatchStrides(const Shape& operand, const Shape& batch) {
 }  // namespace
 
 MatMulShape InferMatMul(const char* op, const Shape& a, const Shape& b) {
-  NPU_CHECK(a.rank() >= 1 && b.rank() >= 1, "[", op, "] expected operands of rank >= 1, got ", a, " and ", b);
+  NPU_OP_CHECK(op, a.rank() >= 1 && b.rank() >= 1, "expected operands of rank >= 1, got ", a, " and ", b);
   MatMulShape s;
   const bool row = a.rank() == 1, column = b.rank() == 1;
   s.m = row ? 1 : a[a.rank() - 2];
   s.k = a.back();
   s.n = column ? 1 : b.back();
   const int64_t b_rows = column ? b[0] : b[b.rank() - 2];
-  NPU_CHECK(s.k == b_rows, "[", op, "] expected as many columns of the first operand as rows of the second, got ", a,
-            " and ", b);
+  NPU_OP_CHECK(op, s.k == b_rows, "expected as many columns of the first operand as rows of the second, got ", a,
+               " and ", b);
 
   const Shape a_batch(a.begin(), static_cast<size_t>(row ? 0 : a.rank() - 2));
   const Shape b_batch(b.begin(), static_cast<size_t>(column ? 0 : b.rank() - 2));

@@ -5,6 +5,7 @@
 #include "ep/kernels/matmul/int8_weight.h"
 #include "ep/kernels/matmul/weight_only.h"
 #include "ep/kernels/normalization/add_rms_norm.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -23,14 +24,14 @@ class NormedProductKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView residual = ctx.Input(kResidual), gamma = ctx.Input(kGamma);
-    NPU_CHECK(residual && gamma, "[", kOp, "] expected residual and gamma");
+    NPU_OP_CHECK(kOp, residual && gamma, "expected residual and gamma");
     ConstantProduct product = weight_.Of(ctx);
     const Shape& shape = product.shape.output;
     const DType dtype = product.result == DType::kUndefined ? residual.dtype : product.result;
-    NPU_CHECK(residual.dtype == dtype && residual.shape == shape, "[", kOp, "] expected a residual ", NameOf(dtype),
-              " ", shape, ", got ", NameOf(residual.dtype), " ", residual.shape);
-    NPU_CHECK(gamma.dtype == dtype && gamma.shape == Shape{shape.back()}, "[", kOp, "] expected gamma ", NameOf(dtype),
-              " [", shape.back(), "], got ", NameOf(gamma.dtype), " ", gamma.shape);
+    NPU_OP_CHECK(kOp, residual.dtype == dtype && residual.shape == shape, "expected a residual ", NameOf(dtype), " ",
+                 shape, ", got ", NameOf(residual.dtype), " ", residual.shape);
+    NPU_OP_CHECK(kOp, gamma.dtype == dtype && gamma.shape == Shape{shape.back()}, "expected gamma ", NameOf(dtype),
+                 " [", shape.back(), "], got ", NameOf(gamma.dtype), " ", gamma.shape);
     const TensorView y = ctx.Output(0, dtype, shape), sum = ctx.Output(1, dtype, shape);
     if ((!y && !sum) || shape.Elements() == 0) return;
     const int64_t columns = product.shape.n;

@@ -10,6 +10,7 @@
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/matmul/constant_product.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/antiquant.h"
 
 namespace npu {
@@ -41,9 +42,8 @@ class WeightOnly {
         inner_precise_(info.attributes.Int("inner_precise")),
         scale_shape_(DeclaredShape(info, kScale)) {
     if (const auto x = DeclaredShape(info, 0); x && x->rank() > 0) depth_ = x->back();
-    NPU_CHECK(group_ >= 0, "[", op, "] expected antiquant_group_size of 0 or more, got ", group_);
-    NPU_CHECK(inner_precise_ == 0 || inner_precise_ == 1, "[", op, "] expected inner_precise 0 or 1, got ",
-              inner_precise_);
+    NPU_OP_CHECK(op, group_ >= 0, "expected antiquant_group_size of 0 or more, got ", group_);
+    NPU_OP_CHECK(op, inner_precise_ == 0 || inner_precise_ == 1, "expected inner_precise 0 or 1, got ", inner_precise_);
   }
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) {
@@ -55,13 +55,13 @@ class WeightOnly {
   // Throws "[op] expected …, got …" if the inputs do not fit.
   ConstantProduct Of(OpContext& ctx) const {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x && packed_ && packed_scale_, "[", op_, "] expected x, and a constant weight and antiquant_scale");
-    NPU_CHECK(x.shape.rank() >= 2 && x.shape.back() == layout_.k, "[", op_, "] expected x [.., M, ", layout_.k,
-              "], got ", x.shape);
+    NPU_OP_CHECK(op_, x && packed_ && packed_scale_, "expected x, and a constant weight and antiquant_scale");
+    NPU_OP_CHECK(op_, x.shape.rank() >= 2 && x.shape.back() == layout_.k, "expected x [.., M, ", layout_.k, "], got ",
+                 x.shape);
     const TensorView &scale = packed_scale_.values(), &offset = packed_offset_.values();
     CheckAntiquant(op_, x.dtype, layout_, group_, scale, offset);
-    NPU_CHECK(scale.shape.back() == layout_.n, "[", op_, "] expected an antiquant_scale for each of ", layout_.n,
-              " columns, got ", scale.shape);
+    NPU_OP_CHECK(op_, scale.shape.back() == layout_.n, "expected an antiquant_scale for each of ", layout_.n,
+                 " columns, got ", scale.shape);
     gemm::Dequantization from{.scale = scale.data, .offset = offset.data, .dtype = x.dtype, .group = group_};
     from.scale_panel = packed_scale_.panel();
     from.offset_panel = packed_offset_.panel();
@@ -76,15 +76,14 @@ class WeightOnly {
   enum In : size_t { kWeight = 1, kScale };
 
   bool PackWeight(const TensorView& constant, Stream& stream) {
-    NPU_CHECK(constant.shape.rank() == 2, "[", op_, "] expected weight of two axes, got ", constant.shape);
+    NPU_OP_CHECK(op_, constant.shape.rank() == 2, "expected weight of two axes, got ", constant.shape);
     const int64_t depth = constant.dtype == DType::kInt8
                               ? constant.shape[0]
                               : QuantizedWeight::DeclaredDepth(constant.shape, depth_, scale_shape_);
-    NPU_CHECK(depth >= 0, "[", op_, "] expected x or antiquant_scale of a declared shape beside packed int4 ",
-              constant.shape, ", got neither");
+    NPU_OP_CHECK(op_, depth >= 0, "expected x or antiquant_scale of a declared shape beside packed int4 ",
+                 constant.shape, ", got neither");
     layout_ = QuantizedWeight::Of(op_, "weight", constant, depth);
-    NPU_CHECK(!gated_ || layout_.n % 2 == 0, "[", op_, "] expected a weight of an even number of columns, got ",
-              layout_.n);
+    NPU_OP_CHECK(op_, !gated_ || layout_.n % 2 == 0, "expected a weight of an even number of columns, got ", layout_.n);
     const gemm::Matrix b = layout_.At(constant.data, 0);
     gated_ ? packed_.PackQuantizedGated(op_, layout_.dtype, b, stream)
            : packed_.PackQuantized(op_, layout_.dtype, b, stream);
@@ -94,8 +93,8 @@ class WeightOnly {
   // One row, or one for each group.
   bool PackValues(const char* name, gemm::PackedScales& to, const TensorView& constant, Stream& stream) const {
     const Shape& shape = constant.shape;
-    NPU_CHECK((shape.rank() == 1 || shape.rank() == 2) && constant.elements() > 0, "[", op_, "] expected ", name,
-              " of one or two axes, got ", shape);
+    NPU_OP_CHECK(op_, (shape.rank() == 1 || shape.rank() == 2) && constant.elements() > 0, "expected ", name,
+                 " of one or two axes, got ", shape);
     const gemm::Matrix values = gemm::Matrix::RowMajor(constant.data, shape.rank() == 1 ? 1 : shape[0], shape.back());
     gated_ ? to.PackGated(op_, constant.dtype, values, stream) : to.Pack(op_, constant.dtype, values, stream);
     return true;

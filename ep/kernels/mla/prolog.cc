@@ -8,6 +8,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/matmul/plain_product.h"
 #include "ep/kernels/normalization/rms_norm.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/cache_rows.h"
 #include "ep/kernels/rotary/rotate_row.h"
 
@@ -35,7 +36,7 @@ constexpr std::array<const char*, MlaProlog::kInputs> kNames = {"token_x",
                                                                 "smooth_scales_cq"};
 
 bool ParseFractal(const char* op, const std::string& mode) {
-  NPU_CHECK(mode == "PA_BSND" || mode == "PA_NZ", "[", op, "] expected cache_mode PA_BSND or PA_NZ, got '", mode, "'");
+  NPU_OP_CHECK(op, mode == "PA_BSND" || mode == "PA_NZ", "expected cache_mode PA_BSND or PA_NZ, got '", mode, "'");
   return mode == "PA_NZ";
 }
 
@@ -126,7 +127,7 @@ struct MlaProlog::Task {
     const int64_t limit = c.pages() * c.page();
     for (int64_t t = 0; t < c.tokens; ++t) {
       const int64_t at = ReadOnce(c[kCacheIndex].template as<int64_t>() + t);
-      NPU_CHECK(at < limit, "[", kernel->op_, "] expected cache_index in [0, ", limit, "), got ", at);
+      NPU_OP_CHECK(kernel->op_, at < limit, "expected cache_index in [0, ", limit, "), got ", at);
       slots[t] = at < 0 ? -1 : at;
     }
   }
@@ -315,7 +316,7 @@ void MlaProlog::Multiply(DType dtype, Index weight, int64_t head, const gemm::Ma
 
 void MlaProlog::CheckShapes(const Call& c) const {
   const auto expect = [&](Index i, const Shape& shape) {
-    NPU_CHECK(c[i].shape == shape, "[", op_, "] expected ", kNames[i], " of shape ", shape, ", got ", c[i].shape);
+    NPU_OP_CHECK(op_, c[i].shape == shape, "expected ", kNames[i], " of shape ", shape, ", got ", c[i].shape);
   };
   expect(kTokenX, WithBack(c.lead, {c.he}));
   expect(kWeightUqQr, Shape{c.hcq, Shape{c.heads, c.head_width()}.Elements()});
@@ -327,20 +328,20 @@ void MlaProlog::CheckShapes(const Call& c) const {
   expect(kCacheIndex, c.lead);
   for (const auto& [i, width] : {std::pair{kKvCache, c.hckv}, std::pair{kKrCache, c.dr}}) {
     const Shape& shape = c[i].shape;
-    NPU_CHECK(shape.rank() == 4 && shape[2] == 1 && shape[3] == width, "[", op_, "] expected ", kNames[i],
-              " of shape [blocks, block_size, 1, ", width, "], got ", shape);
+    NPU_OP_CHECK(op_, shape.rank() == 4 && shape[2] == 1 && shape[3] == width, "expected ", kNames[i],
+                 " of shape [blocks, block_size, 1, ", width, "], got ", shape);
     const int64_t d0 = c[i].dtype == DType::kInt8 ? 32 : 16;
-    NPU_CHECK(!fractal_ || width % d0 == 0, "[", op_, "] expected ", kNames[i], " of a width that is a multiple of ",
-              d0, " in cache_mode PA_NZ, got ", width);
+    NPU_OP_CHECK(op_, !fractal_ || width % d0 == 0, "expected ", kNames[i], " of a width that is a multiple of ", d0,
+                 " in cache_mode PA_NZ, got ", width);
   }
   const auto blocks = [&](Index i) { return Shape{c[i].shape[0], c[i].shape[1]}; };
-  NPU_CHECK(blocks(kKvCache) == blocks(kKrCache), "[", op_,
-            "] expected kv_cache and kr_cache of as many blocks of one size, got ", blocks(kKvCache), " and ",
-            blocks(kKrCache));
+  NPU_OP_CHECK(op_, blocks(kKvCache) == blocks(kKrCache),
+               "expected kv_cache and kr_cache of as many blocks of one size, got ", blocks(kKvCache), " and ",
+               blocks(kKrCache));
   const int64_t widths[] = {c.tokens, c.hcq, c.heads * c.head_width(), c.hckv + c.dr, c.hckv, c.dr, c.hcq};
   for (size_t i = kScaleX; i < kInputs; ++i) {
-    NPU_CHECK(!c.in[i] || (c.in[i].dtype == DType::kFloat32 && c.in[i].elements() == widths[i - kScaleX]), "[", op_,
-              "] expected ", kNames[i], " of ", widths[i - kScaleX], " elements, got ", c.in[i].shape);
+    NPU_OP_CHECK(op_, !c.in[i] || (c.in[i].dtype == DType::kFloat32 && c.in[i].elements() == widths[i - kScaleX]),
+                 "expected ", kNames[i], " of ", widths[i - kScaleX], " elements, got ", c.in[i].shape);
   }
 }
 
@@ -348,8 +349,8 @@ void MlaProlog::CheckModes(const Call& c) const {
   const bool full = full_quantization_ && c.full(), quantized = full || c.quantized();
   const DType floats = c[kWeightUk].dtype;
   const auto expect = [&](Index i, DType dtype) {
-    NPU_CHECK(c[i].dtype == dtype, "[", op_, "] expected ", kNames[i], " of dtype ", NameOf(dtype),
-              " in this quantization mode, got ", NameOf(c[i].dtype));
+    NPU_OP_CHECK(op_, c[i].dtype == dtype, "expected ", kNames[i], " of dtype ", NameOf(dtype),
+                 " in this quantization mode, got ", NameOf(c[i].dtype));
   };
   for (const Index i : {kGammaCq, kGammaCkv, kRopeSin, kRopeCos}) expect(i, floats);
   for (const Index i : {kTokenX, kWeightDq, kWeightDkvKr}) expect(i, full ? DType::kInt8 : floats);
@@ -360,11 +361,11 @@ void MlaProlog::CheckModes(const Call& c) const {
   for (const auto& [i, wanted] :
        {std::pair{kScaleX, full}, std::pair{kScaleWDq, full}, std::pair{kScaleWUqQr, quantized},
         std::pair{kScaleWDkvKr, full}, std::pair{kScaleCkr, !full && c[kScaleCkv]}}) {
-    NPU_CHECK(static_cast<bool>(c[i]) == wanted, "[", op_, "] expected ", wanted ? "" : "no ", kNames[i],
-              " in this quantization mode");
+    NPU_OP_CHECK(op_, static_cast<bool>(c[i]) == wanted, "expected ", wanted ? "" : "no ", kNames[i],
+                 " in this quantization mode");
   }
   for (const Index i : {kScaleCkv, kSmoothCq}) {
-    NPU_CHECK(quantized || !c[i], "[", op_, "] expected no ", kNames[i], " without an int8 weight_uq_qr");
+    NPU_OP_CHECK(op_, quantized || !c[i], "expected no ", kNames[i], " without an int8 weight_uq_qr");
   }
 }
 
@@ -373,15 +374,15 @@ void MlaProlog::Compute(OpContext& ctx) const {
   for (size_t i = 0; i < kInputs; ++i) {
     const bool packed = i < packed_.size() && packed_[i].view;
     c.in[i] = packed ? packed_[i].view : ctx.Input(i);
-    NPU_CHECK(i >= kScaleX || c.in[i], "[", op_, "] expected the tensor ", kNames[i]);
+    NPU_OP_CHECK(op_, i >= kScaleX || c.in[i], "expected the tensor ", kNames[i]);
   }
   const Shape &x = c[kTokenX].shape, &dq = c[kWeightDq].shape, &uk = c[kWeightUk].shape, &cos = c[kRopeCos].shape;
-  NPU_CHECK(x.rank() == 2 || x.rank() == 3, "[", op_, "] expected token_x of shape [T, He] or [B, S, He], got ", x);
-  NPU_CHECK(dq.rank() == 2 && uk.rank() == 3 && dq.Elements() > 0 && uk.Elements() > 0, "[", op_,
-            "] expected weight_dq of shape [He, Hcq] and weight_uk of shape [N, D, Hckv], none empty, got ", dq,
-            " and ", uk);
-  NPU_CHECK(cos.rank() > 0 && cos.back() > 0 && cos.back() % 2 == 0, "[", op_,
-            "] expected rope_cos of an even width, got ", cos);
+  NPU_OP_CHECK(op_, x.rank() == 2 || x.rank() == 3, "expected token_x of shape [T, He] or [B, S, He], got ", x);
+  NPU_OP_CHECK(op_, dq.rank() == 2 && uk.rank() == 3 && dq.Elements() > 0 && uk.Elements() > 0,
+               "expected weight_dq of shape [He, Hcq] and weight_uk of shape [N, D, Hckv], none empty, got ", dq,
+               " and ", uk);
+  NPU_OP_CHECK(op_, cos.rank() > 0 && cos.back() > 0 && cos.back() % 2 == 0, "expected rope_cos of an even width, got ",
+               cos);
   c.lead = Shape(x.begin(), static_cast<size_t>(x.rank() - 1));
   c.tokens = c.lead.Elements();
   c.he = dq[0];

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <limits>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/segments.h"
 #include "ep/runtime/kernel_api.h"
 
@@ -12,8 +13,8 @@ namespace npu {
 inline constexpr int64_t kMaxExperts = 10240;
 
 inline void CheckRowCount(const char* op, int64_t rows) {
-  NPU_CHECK(rows <= std::numeric_limits<int32_t>::max(), "[", op, "] expected at most ",
-            std::numeric_limits<int32_t>::max(), " rows, got ", rows);
+  NPU_OP_CHECK(op, rows <= std::numeric_limits<int32_t>::max(), "expected at most ",
+               std::numeric_limits<int32_t>::max(), " rows, got ", rows);
 }
 
 // Row i of `to` is row source(i) of `from`, or zeros where that is negative.

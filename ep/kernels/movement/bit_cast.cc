@@ -2,6 +2,7 @@
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -13,8 +14,8 @@ class BitCastKernel final : public Kernel {
   explicit BitCastKernel(const KernelInfo& info) : to_(static_cast<DType>(info.attributes.Int("to"))) {}
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(BitsOf(to_) == BitsOf(x.dtype), "[", kOp, "] expected a type of the size of ", NameOf(x.dtype), ", got ",
-              NameOf(to_));
+    NPU_OP_CHECK(kOp, BitsOf(to_) == BitsOf(x.dtype), "expected a type of the size of ", NameOf(x.dtype), ", got ",
+                 NameOf(to_));
     LaunchCopy(ctx, kOp, x, ctx.Output(0, to_, x.shape));
   }
 

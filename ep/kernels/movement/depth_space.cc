@@ -5,18 +5,19 @@
 
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
 
 int64_t ReadBlockSize(const char* op, const KernelInfo& info) {
   const int64_t size = info.attributes.Int("blocksize");
-  NPU_CHECK(size > 0 && size < (int64_t{1} << 30), "[", op, "] expected a blocksize of 1 or more, got ", size);
+  NPU_OP_CHECK(op, size > 0 && size < (int64_t{1} << 30), "expected a blocksize of 1 or more, got ", size);
   return size;
 }
 
 void CheckImages(const char* op, const Shape& shape) {
-  NPU_CHECK(shape.rank() == 4, "[", op, "] expected an input [N, C, H, W], got shape ", shape);
+  NPU_OP_CHECK(op, shape.rank() == 4, "expected an input [N, C, H, W], got shape ", shape);
 }
 
 // Enqueues y from x seen in the six dimensions `split`, permuted.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "ep/kernels/op_check.h"
+
 namespace npu {
 namespace {
 
@@ -47,14 +49,14 @@ bool ParsePadMode(const std::string& name, PadMode* mode) {
 int64_t PaddedDim(const char* op, PadMode mode, int axis, int64_t before, int64_t after, int64_t dim) {
   // Bounds that keep every sum below in range; no tensor is near them.
   constexpr int64_t kLimit = std::numeric_limits<int64_t>::max() / 8;
-  NPU_CHECK(before > -kLimit && before < kLimit && after > -kLimit && after < kLimit && dim < kLimit, "[", op,
-            "] expected pads that leave a dimension in range, got ", before, " and ", after, " for axis ", axis);
+  NPU_OP_CHECK(op, before > -kLimit && before < kLimit && after > -kLimit && after < kLimit && dim < kLimit,
+               "expected pads that leave a dimension in range, got ", before, " and ", after, " for axis ", axis);
   const int64_t out = dim + before + after;
-  NPU_CHECK(out >= 0, "[", op, "] expected pads that leave a dimension >= 0, got ", before, " and ", after,
-            " for axis ", axis, " of ", dim);
+  NPU_OP_CHECK(op, out >= 0, "expected pads that leave a dimension >= 0, got ", before, " and ", after, " for axis ",
+               axis, " of ", dim);
   const int64_t left = mode == PadMode::kWrap ? std::min({dim, dim + before, dim + after}) : dim;
-  NPU_CHECK(mode == PadMode::kConstant || left > 0 || out == 0, "[", op, "] expected elements to repeat along axis ",
-            axis, ", got none of ", dim, " with pads ", before, " and ", after);
+  NPU_OP_CHECK(op, mode == PadMode::kConstant || left > 0 || out == 0, "expected elements to repeat along axis ", axis,
+               ", got none of ", dim, " with pads ", before, " and ", after);
   return out;
 }
 

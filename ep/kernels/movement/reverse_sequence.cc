@@ -4,6 +4,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -15,16 +16,16 @@ class ReverseSequenceKernel final : public Kernel {
  public:
   explicit ReverseSequenceKernel(const KernelInfo& info)
       : batch_axis_(info.attributes.Int("batch_axis")), time_axis_(info.attributes.Int("time_axis")) {
-    NPU_CHECK((batch_axis_ == 0 && time_axis_ == 1) || (batch_axis_ == 1 && time_axis_ == 0), "[", kOp,
-              "] expected a batch_axis and a time_axis of 0 and 1, got ", batch_axis_, " and ", time_axis_);
+    NPU_OP_CHECK(kOp, (batch_axis_ == 0 && time_axis_ == 1) || (batch_axis_ == 1 && time_axis_ == 0),
+                 "expected a batch_axis and a time_axis of 0 and 1, got ", batch_axis_, " and ", time_axis_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), lengths = ctx.Input(1);
-    NPU_CHECK(x.shape.rank() >= 2, "[", kOp, "] expected an input of rank 2 or more, got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 2, "expected an input of rank 2 or more, got shape ", x.shape);
     const int64_t batch = x.shape[static_cast<int>(batch_axis_)], steps = x.shape[static_cast<int>(time_axis_)];
-    NPU_CHECK(lengths.shape == Shape{batch}, "[", kOp, "] expected sequence_lens of shape ", Shape{batch}, ", got ",
-              lengths.shape);
+    NPU_OP_CHECK(kOp, lengths.shape == Shape{batch}, "expected sequence_lens of shape ", Shape{batch}, ", got ",
+                 lengths.shape);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (x.elements() == 0) return;
     const auto bytes = static_cast<int64_t>(BytesFor(x.dtype, x.shape.Elements(2, x.shape.rank())));

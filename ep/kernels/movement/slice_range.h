@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -13,7 +14,7 @@ struct SliceRange {
 };
 
 inline SliceRange ResolveSliceRange(const char* op, int64_t start, int64_t end, int64_t step, int64_t dim) {
-  NPU_CHECK(step != 0, "[", op, "] expected steps that are not 0, got 0");
+  NPU_OP_CHECK(op, step != 0, "expected steps that are not 0, got 0");
   // -INT64_MIN overflows; a step that long takes one element either way.
   step = std::max(step, -std::numeric_limits<int64_t>::max());
   if (start < 0) start += dim;

@@ -1,6 +1,7 @@
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -11,16 +12,15 @@ class TransposeKernel : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
     const int rank = x.shape.rank();
-    NPU_CHECK(reverse_ || static_cast<int>(perm_.size()) == rank, "[", op_, "] expected perm of ", rank,
-              " axes for shape ", x.shape, ", got ", perm_.size());
+    NPU_OP_CHECK(op_, reverse_ || static_cast<int>(perm_.size()) == rank, "expected perm of ", rank, " axes for shape ",
+                 x.shape, ", got ", perm_.size());
     const auto strides = DenseStrides(x.shape);
     Shape shape;
     std::array<int64_t, Shape::kMaxRank> permuted{};
     uint32_t seen = 0;
     for (int d = 0; d < rank; ++d) {
       const int axis = reverse_ ? rank - 1 - d : NormalizeAxis(op_, perm_[d], rank);
-      NPU_CHECK((seen & (1u << axis)) == 0, "[", op_, "] expected perm to name each axis once, got axis ", axis,
-                " twice");
+      NPU_OP_CHECK(op_, (seen & (1u << axis)) == 0, "expected perm to name each axis once, got axis ", axis, " twice");
       seen |= 1u << axis;
       shape.push_back(x.shape[axis]);
       permuted[d] = strides[axis];

@@ -5,6 +5,7 @@
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -66,7 +67,7 @@ std::vector<int> ResolveAxes(const char* op, const std::vector<int64_t>& axes, i
   for (int64_t axis : axes) resolved.push_back(NormalizeAxis(op, axis, rank));
   std::sort(resolved.begin(), resolved.end());
   const bool repeated = std::adjacent_find(resolved.begin(), resolved.end()) != resolved.end();
-  NPU_CHECK(!repeated, "[", op, "] expected axes without repetition, got ", Shape(axes));
+  NPU_OP_CHECK(op, !repeated, "expected axes without repetition, got ", Shape(axes));
   return resolved;
 }
 
@@ -79,8 +80,8 @@ class AxesKernel : public Kernel {
   std::vector<int64_t> Axes(OpContext& ctx) const {
     const TensorView axes = ctx.Input(1);
     if (!axes) return attribute_;
-    NPU_CHECK(axes.elements() <= Shape::kMaxRank, "[", op_, "] expected at most ", Shape::kMaxRank, " axes, got ",
-              axes.elements());
+    NPU_OP_CHECK(op_, axes.elements() <= Shape::kMaxRank, "expected at most ", Shape::kMaxRank, " axes, got ",
+                 axes.elements());
     return ReadHostInts(op_, "axes", axes);
   }
   const char* op_;

@@ -9,6 +9,7 @@
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -132,17 +133,17 @@ class BatchNormalizationKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() >= 1, "[", kOp, "] expected X [N, C, …], got a scalar");
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 1, "expected X [N, C, …], got a scalar");
     const int64_t channels = x.shape.rank() > 1 ? x.shape[1] : 1;
     const char* names[] = {"scale", "B", "mean", "var"};
     TensorView given[4];
     for (size_t i = 0; i < 4; ++i) {
       given[i] = ctx.Input(i + 1);
-      NPU_CHECK(given[i].shape == Shape{channels}, "[", kOp, "] expected ", names[i], " of shape ", Shape{channels},
-                ", got ", given[i].shape);
+      NPU_OP_CHECK(kOp, given[i].shape == Shape{channels}, "expected ", names[i], " of shape ", Shape{channels},
+                   ", got ", given[i].shape);
     }
-    NPU_CHECK(!training_ || x.elements() > 0, "[", kOp, "] expected elements to take statistics of, got X of shape ",
-              x.shape);
+    NPU_OP_CHECK(kOp, !training_ || x.elements() > 0, "expected elements to take statistics of, got X of shape ",
+                 x.shape);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (y.elements() == 0) return;
     const int64_t planes = x.shape[0] * channels;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "ep/kernels/normalization/moments.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -19,13 +20,13 @@ struct GroupNormCall {
 // Checks the shapes; messages call the groups attribute `groups_name`.
 inline void CheckGroupNorm(const GroupNormCall& c, const char* groups_name) {
   const Shape& shape = c.input.shape;
-  NPU_CHECK(shape.rank() >= 2, "[", c.op, "] expected input of rank >= 2, got ", shape);
+  NPU_OP_CHECK(c.op, shape.rank() >= 2, "expected input of rank >= 2, got ", shape);
   // Every number divides 0 channels, but mean and rstd of that many groups need not fit in memory.
-  NPU_CHECK(c.groups > 0 && c.groups <= std::max<int64_t>(shape[1], 1) && shape[1] % c.groups == 0, "[", c.op,
-            "] expected ", groups_name, " to be a positive divisor of the ", shape[1], " channels, got ", c.groups);
+  NPU_OP_CHECK(c.op, c.groups > 0 && c.groups <= std::max<int64_t>(shape[1], 1) && shape[1] % c.groups == 0,
+               "expected ", groups_name, " to be a positive divisor of the ", shape[1], " channels, got ", c.groups);
   for (const auto& [name, t] : {std::pair{"weight", &c.weight}, std::pair{"bias", &c.bias}}) {
-    NPU_CHECK(!*t || t->shape == Shape{shape[1]}, "[", c.op, "] expected ", name, " of shape ", Shape{shape[1]},
-              ", got ", t->shape);
+    NPU_OP_CHECK(c.op, !*t || t->shape == Shape{shape[1]}, "expected ", name, " of shape ", Shape{shape[1]}, ", got ",
+                 t->shape);
   }
 }
 

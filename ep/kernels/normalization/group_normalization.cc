@@ -7,6 +7,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu {
@@ -99,10 +100,10 @@ class GroupNormalizationKernel : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), scale = ctx.Input(1), bias = ctx.Input(2);
     const Shape& shape = x.shape;
-    NPU_CHECK(shape.rank() >= 2, "[", op_, "] expected X [N, C, …], got ", shape);
+    NPU_OP_CHECK(op_, shape.rank() >= 2, "expected X [N, C, …], got ", shape);
     const int64_t groups = groups_.value_or(std::max<int64_t>(shape[1], 1));
-    NPU_CHECK(groups > 0 && groups <= std::max<int64_t>(shape[1], 1) && shape[1] % groups == 0, "[", op_,
-              "] expected num_groups to be a positive divisor of the ", shape[1], " channels, got ", groups);
+    NPU_OP_CHECK(op_, groups > 0 && groups <= std::max<int64_t>(shape[1], 1) && shape[1] % groups == 0,
+                 "expected num_groups to be a positive divisor of the ", shape[1], " channels, got ", groups);
     const DType statistics = x.dtype == DType::kFloat64 ? DType::kFloat64 : DType::kFloat32;
     CheckChannels("scale", scale, shape, x.dtype, statistics);
     CheckChannels("bias", bias, shape, scale ? scale.dtype : x.dtype, scale ? scale.dtype : statistics);
@@ -140,8 +141,8 @@ class GroupNormalizationKernel : public Kernel {
   // Version 18 has one value per group, later versions one per channel. torch's may have a wider dtype than X.
   void CheckChannels(const char* name, const TensorView& t, const Shape& x, DType narrow, DType wide) const {
     const Shape wanted{per_group_ ? *groups_ : x[1]};
-    NPU_CHECK(!t || (t.shape == wanted && (t.dtype == narrow || t.dtype == wide)), "[", op_, "] expected ", name, " ",
-              NameOf(narrow), " of shape ", wanted, ", got ", NameOf(t.dtype), " of shape ", t.shape);
+    NPU_OP_CHECK(op_, !t || (t.shape == wanted && (t.dtype == narrow || t.dtype == wide)), "expected ", name, " ",
+                 NameOf(narrow), " of shape ", wanted, ", got ", NameOf(t.dtype), " of shape ", t.shape);
   }
 
   const char* op_;

@@ -8,6 +8,7 @@
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/row_sum.h"
 
@@ -95,10 +96,10 @@ struct NormTask {
 };
 
 void CheckBroadcastsTo(const char* op, const char* name, const TensorView& part, const TensorView& x) {
-  NPU_CHECK(part.dtype == x.dtype, "[", op, "] expected ", name, " of X's type ", NameOf(x.dtype), ", got ",
-            NameOf(part.dtype));
-  NPU_CHECK(BroadcastShapes(op, part.shape, x.shape) == x.shape, "[", op, "] expected ", name,
-            " that broadcasts to X's shape ", x.shape, ", got ", part.shape);
+  NPU_OP_CHECK(op, part.dtype == x.dtype, "expected ", name, " of X's type ", NameOf(x.dtype), ", got ",
+               NameOf(part.dtype));
+  NPU_OP_CHECK(op, BroadcastShapes(op, part.shape, x.shape) == x.shape, "expected ", name,
+               " that broadcasts to X's shape ", x.shape, ", got ", part.shape);
 }
 
 class NormKernel : public Kernel {
@@ -119,8 +120,7 @@ class NormKernel : public Kernel {
     const TensorView inverse = ctx.Output(centre_ ? 2 : 1, DType::kFloat32, statistics);
     const int64_t rows = x.shape.Elements(0, axis);
     const int64_t n = x.shape.Elements(axis, x.shape.rank());
-    NPU_CHECK(n > 0 || rows == 0, "[", op_, "] expected elements to normalise from axis ", axis, ", got shape ",
-              x.shape);
+    NPU_OP_CHECK(op_, n > 0 || rows == 0, "expected elements to normalise from axis ", axis, ", got shape ", x.shape);
     if (x.elements() == 0) return;
     DispatchTypes(op_, x.dtype, FloatTypes{}, [&](auto type) {
       using T = decltype(type);

@@ -5,6 +5,7 @@
 #include "ep/kernels/along_axis.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -15,7 +16,7 @@ class LpNormalizationKernel final : public Kernel {
  public:
   explicit LpNormalizationKernel(const KernelInfo& info)
       : axis_(info.attributes.Int("axis")), p_(info.attributes.Int("p")) {
-    NPU_CHECK(p_ == 1 || p_ == 2, "[", kOp, "] expected p of 1 or 2, got ", p_);
+    NPU_OP_CHECK(kOp, p_ == 1 || p_ == 2, "expected p of 1 or 2, got ", p_);
   }
 
   void Compute(OpContext& ctx) const override {

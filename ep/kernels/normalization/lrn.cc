@@ -4,6 +4,7 @@
 
 #include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
 
@@ -63,12 +64,12 @@ class LrnKernel final : public Kernel {
         alpha_(info.attributes.Float("alpha")),
         beta_(info.attributes.Float("beta")),
         bias_(info.attributes.Float("bias")) {
-    NPU_CHECK(size_ > 0, "[", kOp, "] expected a size of 1 or more, got ", size_);
+    NPU_OP_CHECK(kOp, size_ > 0, "expected a size of 1 or more, got ", size_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() >= 2, "[", kOp, "] expected X [N, C, …], got shape ", x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() >= 2, "expected X [N, C, …], got shape ", x.shape);
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (y.elements() == 0) return;
     const int64_t channels = x.shape[1], planes = x.shape[0] * channels;

@@ -1,6 +1,7 @@
 // Operators that normalise over the trailing axes which a weight covers.
 #pragma once
 
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {
@@ -12,8 +13,8 @@ inline int LeadingAxes(const char* op, const char* weight_name, const Shape& wei
   const int leading = x.rank() - weight.rank();
   bool trailing = weight.rank() >= 1 && leading >= 0;
   for (int i = 0; trailing && i < weight.rank(); ++i) trailing = x[leading + i] == weight[i];
-  NPU_CHECK(trailing, "[", op, "] expected ", weight_name, " to have the trailing dimensions of ", x_name, " ", x,
-            ", got ", weight);
+  NPU_OP_CHECK(op, trailing, "expected ", weight_name, " to have the trailing dimensions of ", x_name, " ", x, ", got ",
+               weight);
   return leading;
 }
 

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <cmath>
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/optimizer/update.h"
 
 namespace npu::optimizer {
@@ -9,8 +10,8 @@ namespace {
 
 template <class T>
 T* NumberAt(const char* op, const char* name, const TensorView& view) {
-  NPU_CHECK(view && view.dtype == DTypeOf<T>::value && view.elements() == 1, "[", op, "] expected ", name,
-            " to be one ", NameOf(DTypeOf<T>::value), ", got ", NameOf(view.dtype), view.shape);
+  NPU_OP_CHECK(op, view && view.dtype == DTypeOf<T>::value && view.elements() == 1, "expected ", name, " to be one ",
+               NameOf(DTypeOf<T>::value), ", got ", NameOf(view.dtype), view.shape);
   return view.as<T>();
 }
 

@@ -5,6 +5,7 @@
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::optimizer {
 
@@ -15,8 +16,8 @@ class DeviceNumber {
  public:
   DeviceNumber(const char* op, const char* name, const TensorView& view, double absent = 0)
       : data_(view ? view.data : nullptr), wide_(view.dtype == DType::kFloat64), absent_(absent) {
-    NPU_CHECK(!view || (kNumber.Contains(view.dtype) && view.elements() == 1), "[", op, "] expected ", name,
-              " to be one float32 or float64, got ", NameOf(view.dtype), view.shape);
+    NPU_OP_CHECK(op, !view || (kNumber.Contains(view.dtype) && view.elements() == 1), "expected ", name,
+                 " to be one float32 or float64, got ", NameOf(view.dtype), view.shape);
   }
   double operator()() const {
     if (data_ == nullptr) return absent_;
@@ -39,8 +40,8 @@ struct Scaling {
 
 // Checks that `t` has the dtype and shape of the parameter it belongs to.
 inline void CheckLike(const char* op, const char* name, const TensorView& t, const TensorView& param) {
-  NPU_CHECK(t && t.dtype == param.dtype && t.shape == param.shape, "[", op, "] expected ", name,
-            " like the parameter, ", NameOf(param.dtype), param.shape, ", got ", t ? NameOf(t.dtype) : "none", t.shape);
+  NPU_OP_CHECK(op, t && t.dtype == param.dtype && t.shape == param.shape, "expected ", name, " like the parameter, ",
+               NameOf(param.dtype), param.shape, ", got ", t ? NameOf(t.dtype) : "none", t.shape);
 }
 
 // Not a node of a model: there, nodes share tensors, so none may be overwritten.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/pooling/definition.h"
 #include "ep/kernels/pooling/rows.h"
 #include "ep/kernels/pooling/window_sums.h"
@@ -129,7 +130,7 @@ void AveragePoolGradient(OpContext& ctx, const char* op, const Shape& input, std
                          const Divisor& divisor) {
   const TensorView gradient = ctx.Input(0);
   const Shape expected = pooling::OutputShape(input, axes);
-  NPU_CHECK(gradient.shape == expected, "[", op, "] expected a gradient of shape ", expected, ", got ", gradient.shape);
+  NPU_OP_CHECK(op, gradient.shape == expected, "expected a gradient of shape ", expected, ", got ", gradient.shape);
   const TensorView out = ctx.Output(0, gradient.dtype, input);
   if (out.elements() == 0) return;
   if (gradient.elements() == 0) {
@@ -150,8 +151,8 @@ void AveragePoolGradient(OpContext& ctx, const char* op, const Shape& input, std
 Shape InputShape(OpContext& ctx, const char* op) {
   const Shape& gradient = ctx.Input(0).shape;
   const std::vector<int64_t> sizes = ReadHostInts(op, "input_size", ctx.Input(1));
-  NPU_CHECK(static_cast<size_t>(gradient.rank()) == sizes.size() + 2, "[", op, "] expected a gradient [N, C] and ",
-            sizes.size(), " spatial dimensions, got shape ", gradient);
+  NPU_OP_CHECK(op, static_cast<size_t>(gradient.rank()) == sizes.size() + 2, "expected a gradient [N, C] and ",
+               sizes.size(), " spatial dimensions, got shape ", gradient);
   Shape shape{gradient[0], gradient[1]};
   for (const int64_t size : sizes) shape.push_back(size);
   return shape;
@@ -164,7 +165,7 @@ class SlidingAverage : public Kernel {
     divisor_.padded = info.attributes.Bool("count_include_pad");
     if (!info.attributes.Has("divisor")) return;
     divisor_.fixed = info.attributes.Int("divisor");
-    NPU_CHECK(divisor_.fixed != 0, "[", op, "] expected a divisor that is not 0");
+    NPU_OP_CHECK(op, divisor_.fixed != 0, "expected a divisor that is not 0");
   }
   const char* op_;
   pooling::Sliding sliding_;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/pooling/definition.h"
 #include "ep/kernels/pooling/rows.h"
 #include "ep/kernels/pooling/window_sums.h"
@@ -59,7 +60,7 @@ void LpPool(OpContext& ctx, const char* op, std::vector<Axis> axes, int64_t p) {
 
 int64_t ReadExponent(const char* op, const KernelInfo& info) {
   const int64_t p = info.attributes.Int("p");
-  NPU_CHECK(p >= 1, "[", op, "] expected p of 1 or more, got ", p);
+  NPU_OP_CHECK(op, p >= 1, "expected p of 1 or more, got ", p);
   return p;
 }
 

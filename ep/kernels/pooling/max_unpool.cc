@@ -7,6 +7,7 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/pooling/windows.h"
 
 namespace npu {
@@ -53,15 +54,14 @@ class MaxUnpoolKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), indices = ctx.Input(1), stated = ctx.Input(2);
-    NPU_CHECK(indices.shape == x.shape, "[", kOp, "] expected I of X's shape ", x.shape, ", got ", indices.shape);
+    NPU_OP_CHECK(kOp, indices.shape == x.shape, "expected I of X's shape ", x.shape, ", got ", indices.shape);
     const Shape pooled = PooledShape(x.shape);
     Shape whole = pooled;
     if (stated) {
       whole = Shape(ReadHostInts(kOp, "output_shape", stated));
       bool fits = whole.rank() == pooled.rank() && whole[0] == pooled[0] && whole[1] == pooled[1];
       for (int d = 2; fits && d < whole.rank(); ++d) fits = whole[d] >= pooled[d];
-      NPU_CHECK(fits, "[", kOp, "] expected an output_shape of at least ", pooled, " with the same N and C, got ",
-                whole);
+      NPU_OP_CHECK(kOp, fits, "expected an output_shape of at least ", pooled, " with the same N and C, got ", whole);
     }
     const TensorView y = ctx.Output(0, x.dtype, whole);
     if (y.elements() == 0) return;
@@ -75,17 +75,17 @@ class MaxUnpoolKernel final : public Kernel {
  private:
   Shape PooledShape(const Shape& x) const {
     const size_t spatial = kernel_.size();
-    NPU_CHECK(spatial > 0 && static_cast<size_t>(x.rank()) == spatial + 2, "[", kOp,
-              "] expected X [N, C] and a spatial dimension for each of the ", spatial, " of kernel_shape, got shape ",
-              x);
+    NPU_OP_CHECK(kOp, spatial > 0 && static_cast<size_t>(x.rank()) == spatial + 2,
+                 "expected X [N, C] and a spatial dimension for each of the ", spatial, " of kernel_shape, got shape ",
+                 x);
     Shape shape{x[0], x[1]};
     for (size_t d = 0; d < spatial; ++d) {
       const int64_t in = x[static_cast<int>(d) + 2];
-      NPU_CHECK(in > 0 && in <= pooling::kMaxAttribute, "[", kOp, "] expected spatial dimensions from 1 to ",
-                pooling::kMaxAttribute, ", got shape ", x);
+      NPU_OP_CHECK(kOp, in > 0 && in <= pooling::kMaxAttribute, "expected spatial dimensions from 1 to ",
+                   pooling::kMaxAttribute, ", got shape ", x);
       const int64_t size = (in - 1) * strides_[d] + kernel_[d] - pads_[d] - pads_[d + spatial];
-      NPU_CHECK(size > 0, "[", kOp, "] expected pads that leave an output, got ", size, " positions along dimension ",
-                d + 2);
+      NPU_OP_CHECK(kOp, size > 0, "expected pads that leave an output, got ", size, " positions along dimension ",
+                   d + 2);
       shape.push_back(size);
     }
     return shape;

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "ep/kernels/op_check.h"
+
 namespace npu::pooling {
 namespace {
 
@@ -9,19 +11,19 @@ constexpr int64_t kMaxDimension = int64_t{1} << 60;  // so that no position over
 constexpr int64_t kMaxTaps = 16;                     // longer windows are reduced one by one
 
 void CheckRange(const char* op, const char* name, const std::vector<int64_t>& values, size_t count, int64_t least) {
-  NPU_CHECK(values.size() == count, "[", op, "] expected ", count, " ", name, ", got ", values.size());
+  NPU_OP_CHECK(op, values.size() == count, "expected ", count, " ", name, ", got ", values.size());
   for (const int64_t value : values) {
-    NPU_CHECK(value >= least && value <= kMaxAttribute, "[", op, "] expected ", name, " from ", least, " to ",
-              kMaxAttribute, ", got ", value);
+    NPU_OP_CHECK(op, value >= least && value <= kMaxAttribute, "expected ", name, " from ", least, " to ",
+                 kMaxAttribute, ", got ", value);
   }
 }
 
 void CheckInput(const char* op, const Shape& input, size_t spatial) {
-  NPU_CHECK(spatial > 0 && static_cast<size_t>(input.rank()) == spatial + 2, "[", op, "] expected an input [N, C] and ",
-            std::max<size_t>(spatial, 1), " spatial dimensions, got shape ", input);
+  NPU_OP_CHECK(op, spatial > 0 && static_cast<size_t>(input.rank()) == spatial + 2, "expected an input [N, C] and ",
+               std::max<size_t>(spatial, 1), " spatial dimensions, got shape ", input);
   for (int d = 2; d < input.rank(); ++d) {
-    NPU_CHECK(input[d] > 0 && input[d] < kMaxDimension, "[", op,
-              "] expected spatial dimensions with elements, got shape ", input);
+    NPU_OP_CHECK(op, input[d] > 0 && input[d] < kMaxDimension, "expected spatial dimensions with elements, got shape ",
+                 input);
   }
 }
 
@@ -41,8 +43,7 @@ AutoPad ReadAutoPad(const char* op, const Attributes& attributes) {
                                                    {"SAME_LOWER", AutoPad::kSameLower},
                                                    {"VALID", AutoPad::kValid}};
   const auto* mode = std::find_if(std::begin(modes), std::end(modes), [&](const auto& m) { return name == m.first; });
-  NPU_CHECK(mode != std::end(modes), "[", op, "] expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ",
-            name);
+  NPU_OP_CHECK(op, mode != std::end(modes), "expected auto_pad NOTSET, SAME_UPPER, SAME_LOWER or VALID, got ", name);
   return mode->second;
 }
 
@@ -63,8 +64,8 @@ Sliding::Sliding(const char* op, const Attributes& attributes)
     : Sliding(op, attributes, attributes.Ints("kernel_shape")) {
   const size_t spatial = kernel_.size();
   for (size_t d = 0; auto_pad_ == AutoPad::kNotSet && d < 2 * spatial; ++d) {
-    NPU_CHECK(pads_[d] < kernel_[d % spatial], "[", op, "] expected pads smaller than the kernel of ",
-              kernel_[d % spatial], ", got ", pads_[d]);
+    NPU_OP_CHECK(op, pads_[d] < kernel_[d % spatial], "expected pads smaller than the kernel of ", kernel_[d % spatial],
+                 ", got ", pads_[d]);
   }
 }
 
@@ -97,8 +98,8 @@ Axis Sliding::AxisOf(size_t d, int64_t in) const {
     axis.after = pads_[d + kernel_.size()];
   }
   const int64_t room = in + axis.before + axis.after - reach + (ceil_ ? axis.stride - 1 : 0);
-  NPU_CHECK(room >= 0, "[", op_, "] expected a window that fits the padded input, got one of ", reach, " for ",
-            in + axis.before + axis.after, " positions of spatial axis ", d);
+  NPU_OP_CHECK(op_, room >= 0, "expected a window that fits the padded input, got one of ", reach, " for ",
+               in + axis.before + axis.after, " positions of spatial axis ", d);
   axis.out = room / axis.stride + 1;
   if (ceil_ && (axis.out - 1) * axis.stride >= in + axis.before) --axis.out;  // it would begin beyond the input
   return axis;
@@ -119,9 +120,9 @@ std::vector<Axis> AdaptiveAxes(const char* op, const Shape& input, const std::ve
     axis.in = input[static_cast<int>(d) + 2];
     axis.out = sizes[d];
     int64_t product = 0;
-    NPU_CHECK(axis.out >= 0 && axis.out < kMaxDimension && !__builtin_mul_overflow(axis.in, axis.out + 2, &product),
-              "[", op, "] expected output sizes from 0 on whose products with the input's are in range, got ",
-              axis.out);
+    NPU_OP_CHECK(op,
+                 axis.out >= 0 && axis.out < kMaxDimension && !__builtin_mul_overflow(axis.in, axis.out + 2, &product),
+                 "expected output sizes from 0 on whose products with the input's are in range, got ", axis.out);
     axes.push_back(axis);
   }
   return axes;

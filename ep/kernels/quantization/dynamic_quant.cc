@@ -1,5 +1,6 @@
 #include "ep/kernels/quantization/dynamic_quant.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/extremes.h"
 #include "ep/kernels/quantization/groups.h"
 #include "ep/kernels/quantization/smooth_rows.h"
@@ -192,12 +193,12 @@ DynamicQuant::DynamicQuant(const char* op, bool asymmetric, const KernelInfo& in
     type_ = QuantizedTypeOf(op, "dst_type", info.attributes.Int("dst_type"),
                             {{TypeCode::kInt8, QuantizedType::kInt8}, {TypeCode::kInt32, QuantizedType::kInt4}});
   }
-  NPU_CHECK(mode_name_ == "pertoken" || mode_name_ == "perchannel" || mode_name_ == "pertensor", "[", op,
-            "] expected quant_mode pertoken, perchannel or pertensor, got '", mode_name_, "'");
+  NPU_OP_CHECK(op, mode_name_ == "pertoken" || mode_name_ == "perchannel" || mode_name_ == "pertensor",
+               "expected quant_mode pertoken, perchannel or pertensor, got '", mode_name_, "'");
   mode_ = mode_name_ == "pertoken"     ? Mode::kPerToken
           : mode_name_ == "perchannel" ? Mode::kPerChannel
                                        : Mode::kPerTensor;
-  NPU_CHECK(type_max_ == 0.0, "[", op, "] expected dst_type_max 0, the range of dst_type, got ", type_max_);
+  NPU_OP_CHECK(op, type_max_ == 0.0, "expected dst_type_max 0, the range of dst_type, got ", type_max_);
 }
 
 void DynamicQuant::CheckSmoothScales(const TensorView& input, const TensorView& smooth,
@@ -205,17 +206,17 @@ void DynamicQuant::CheckSmoothScales(const TensorView& input, const TensorView& 
   const int rank = input.shape.rank();
   const int64_t columns = input.shape[rank - 1], rows = input.shape[rank - 2];
   if (groups) {
-    NPU_CHECK(mode_ != Mode::kPerChannel, "[", op_, "] expected no group_index with quant_mode perchannel");
-    NPU_CHECK(smooth, "[", op_, "] expected smooth_scales with group_index");
-    NPU_CHECK(smooth.shape.rank() == 2 && smooth.shape[0] > 0 && smooth.shape[1] == columns, "[", op_,
-              "] expected smooth_scales [E, ", columns, "] with group_index, got ", smooth.shape);
-    NPU_CHECK(groups.shape == Shape{smooth.shape[0]}, "[", op_, "] expected group_index [", smooth.shape[0], "], got ",
-              groups.shape);
+    NPU_OP_CHECK(op_, mode_ != Mode::kPerChannel, "expected no group_index with quant_mode perchannel");
+    NPU_OP_CHECK(op_, smooth, "expected smooth_scales with group_index");
+    NPU_OP_CHECK(op_, smooth.shape.rank() == 2 && smooth.shape[0] > 0 && smooth.shape[1] == columns,
+                 "expected smooth_scales [E, ", columns, "] with group_index, got ", smooth.shape);
+    NPU_OP_CHECK(op_, groups.shape == Shape{smooth.shape[0]}, "expected group_index [", smooth.shape[0], "], got ",
+                 groups.shape);
   } else if (smooth && mode_ == Mode::kPerChannel) {
-    NPU_CHECK(smooth.shape == Shape{rows} || (smooth.shape == Shape{rows, 1}), "[", op_, "] expected smooth_scales [",
-              rows, "] or [", rows, ", 1] with quant_mode perchannel, got ", smooth.shape);
+    NPU_OP_CHECK(op_, smooth.shape == Shape{rows} || (smooth.shape == Shape{rows, 1}), "expected smooth_scales [", rows,
+                 "] or [", rows, ", 1] with quant_mode perchannel, got ", smooth.shape);
   } else if (smooth) {
-    NPU_CHECK(smooth.shape == Shape{columns}, "[", op_, "] expected smooth_scales [", columns, "], got ", smooth.shape);
+    NPU_OP_CHECK(op_, smooth.shape == Shape{columns}, "expected smooth_scales [", columns, "], got ", smooth.shape);
   }
 }
 
@@ -232,11 +233,11 @@ void DynamicQuant::Compute(OpContext& ctx) const {
   const TensorView input = ctx.Input(0), smooth = ctx.Input(1), groups = ctx.Input(2);
   const Shape& shape = input.shape;
   const int rank = shape.rank();
-  NPU_CHECK(input && rank >= 2, "[", op_, "] expected input of rank >= 2, got ", shape);
+  NPU_OP_CHECK(op_, input && rank >= 2, "expected input of rank >= 2, got ", shape);
   const int64_t reduced = mode_ == Mode::kPerToken     ? shape[rank - 1]
                           : mode_ == Mode::kPerChannel ? shape[rank - 2]
                                                        : input.elements();
-  NPU_CHECK(reduced > 0, "[", op_, "] expected input with values to take a scale from, got ", shape);
+  NPU_OP_CHECK(op_, reduced > 0, "expected input with values to take a scale from, got ", shape);
   const Shape stored = StoredShape(op_, "input", shape, type_);
   CheckSmoothScales(input, smooth, groups);
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ep/kernels/checked_numbers.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -14,11 +15,11 @@ void CheckGroups(const char* op, const Index* ends, int64_t groups, int64_t rows
   int64_t previous = 0;
   for (int64_t e = 0; e < groups; ++e) {
     const int64_t end = ReadOnce(ends + e);
-    NPU_CHECK(end >= previous && end <= rows, "[", op, "] expected group_index to ascend up to the ", rows,
-              " rows, entry ", e, " in [", previous, ", ", rows, "], got ", end);
+    NPU_OP_CHECK(op, end >= previous && end <= rows, "expected group_index to ascend up to the ", rows, " rows, entry ",
+                 e, " in [", previous, ", ", rows, "], got ", end);
     checked[e] = previous = end;
   }
-  NPU_CHECK(previous == rows, "[", op, "] expected group_index to end with the ", rows, " rows, got ", previous);
+  NPU_OP_CHECK(op, previous == rows, "expected group_index to end with the ", rows, " rows, got ", previous);
 }
 
 inline void CheckGroups(const char* op, const TensorView& ends, int64_t rows, int64_t* checked) {
@@ -32,8 +33,8 @@ inline void CheckCounts(const char* op, const int64_t* counts, int64_t groups, i
   int64_t end = 0;
   for (int64_t e = 0; e < groups; ++e) {
     const int64_t count = ReadOnce(counts + e);
-    NPU_CHECK(count >= 0 && count <= rows - end, "[", op, "] expected group_index to count up to the ", rows,
-              " rows, entry ", e, " in [0, ", rows - end, "], got ", count);
+    NPU_OP_CHECK(op, count >= 0 && count <= rows - end, "expected group_index to count up to the ", rows,
+                 " rows, entry ", e, " in [0, ", rows - end, "], got ", count);
     ends[e] = end += count;
   }
 }

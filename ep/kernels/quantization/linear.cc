@@ -10,6 +10,7 @@
 #include "ep/kernels/elementwise/narrow.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/rounding.h"
 #include "ep/kernels/row_block.h"
 
@@ -83,9 +84,9 @@ struct Layout {
 
 Layout LayoutOf(const char* op, const Shape& x, const TensorView& scale, const TensorView& point, int64_t given_axis,
                 int64_t block) {
-  NPU_CHECK(!point || point.shape == scale.shape || (point.elements() == 1 && scale.elements() == 1), "[", op,
-            "] expected zero points of the scales' shape ", scale.shape, ", got ", point.shape);
-  NPU_CHECK(block >= 0, "[", op, "] expected a block_size of 0 or more, got ", block);
+  NPU_OP_CHECK(op, !point || point.shape == scale.shape || (point.elements() == 1 && scale.elements() == 1),
+               "expected zero points of the scales' shape ", scale.shape, ", got ", point.shape);
+  NPU_OP_CHECK(op, block >= 0, "expected a block_size of 0 or more, got ", block);
   Layout layout;
   if (block == 0 && scale.elements() == 1 && scale.shape.rank() <= 1) {
     layout.length = x.Elements();
@@ -96,8 +97,8 @@ Layout LayoutOf(const char* op, const Shape& x, const TensorView& scale, const T
   layout.length = x[axis];
   layout.inner = x.Elements(axis + 1, x.rank());
   if (block == 0) {
-    NPU_CHECK(scale.shape == Shape{layout.length}, "[", op, "] expected a scale, or one for each of the ",
-              layout.length, " positions of axis ", axis, ", got shape ", scale.shape);
+    NPU_OP_CHECK(op, scale.shape == Shape{layout.length}, "expected a scale, or one for each of the ", layout.length,
+                 " positions of axis ", axis, ", got shape ", scale.shape);
     layout.granularity = Layout::Granularity::kAxis;
     return layout;
   }
@@ -105,8 +106,8 @@ Layout LayoutOf(const char* op, const Shape& x, const TensorView& scale, const T
   layout.block = std::min(block, std::max<int64_t>(1, layout.length));
   Shape wanted = x;
   wanted[axis] = layout.Blocks();
-  NPU_CHECK(scale.shape == wanted, "[", op, "] expected a scale for each ", block, " positions of axis ", axis, ", ",
-            wanted, ", got shape ", scale.shape);
+  NPU_OP_CHECK(op, scale.shape == wanted, "expected a scale for each ", block, " positions of axis ", axis, ", ",
+               wanted, ", got shape ", scale.shape);
   return layout;
 }
 
@@ -129,7 +130,7 @@ std::vector<int32_t> ReadPoints(const char* op, const TensorView& view, size_t c
   for (size_t i = 0; view && i < count; ++i) {
     const T value = view.as<const T>()[i];
     if constexpr (std::is_same_v<T, float>) {
-      NPU_CHECK(value == 0, "[", op, "] expected zero points of 0 for floats, got ", value);
+      NPU_OP_CHECK(op, value == 0, "expected zero points of 0 for floats, got ", value);
     } else {
       values[i] = value;
     }
@@ -267,8 +268,8 @@ class QuantizeLinearKernel final : public Kernel {
     const TensorView x = ctx.Input(0), scale = ctx.Input(1), point = ctx.Input(2);
     const Layout layout = LayoutOf(kOp, x.shape, scale, point, axis_, block_);
     const TensorView y = ctx.Output(0, point ? point.dtype : type_, x.shape);
-    NPU_CHECK(kQuantized.Contains(y.dtype), "[", kOp, "] expected output_dtype to be a quantised type, got ",
-              NameOf(y.dtype));
+    NPU_OP_CHECK(kOp, kQuantized.Contains(y.dtype), "expected output_dtype to be a quantised type, got ",
+                 NameOf(y.dtype));
     if (y.elements() == 0) return;
     const TensorView plus = Unpacked(ctx, kOp, point), unpacked = UnpackedRoom(ctx, y);
     const Range range = Range::Of(y.dtype);
@@ -296,8 +297,8 @@ class DequantizeLinearKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), scale = ctx.Input(1), point = ctx.Input(2);
-    NPU_CHECK(!point || point.dtype == x.dtype, "[", kOp, "] expected zero points of x's type ", NameOf(x.dtype),
-              ", got ", NameOf(point.dtype));
+    NPU_OP_CHECK(kOp, !point || point.dtype == x.dtype, "expected zero points of x's type ", NameOf(x.dtype), ", got ",
+                 NameOf(point.dtype));
     const Layout layout = LayoutOf(kOp, x.shape, scale, point, axis_, block_);
     const TensorView y = ctx.Output(0, type_ == DType::kUndefined ? scale.dtype : type_, x.shape);
     if (y.elements() == 0) return;

@@ -1,5 +1,6 @@
 #include "ep/kernels/quantization/quantize.h"
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/int4.h"
 #include "ep/kernels/quantization/rounding.h"
 
@@ -94,8 +95,8 @@ void DequantizeBlock(const float* x, RowParameter scale, RowParameter offset, fl
 
 Shape StoredShape(const char* op, const char* name, const Shape& shape, QuantizedType type) {
   if (type != QuantizedType::kInt4) return shape;
-  NPU_CHECK(shape.rank() >= 1 && shape.back() % 8 == 0, "[", op, "] expected ", name,
-            " whose last axis is a multiple of 8 for int4, got ", shape);
+  NPU_OP_CHECK(op, shape.rank() >= 1 && shape.back() % 8 == 0, "expected ", name,
+               " whose last axis is a multiple of 8 for int4, got ", shape);
   Shape stored = shape;
   stored[shape.rank() - 1] /= 8;
   return stored;

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "ep/kernels/gemm/gemm.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 
@@ -21,20 +22,20 @@ struct QuantizedWeight {
   // Of the last two axes of `weight`, [.., K, N]; throws "[op] expected …, got …" when they do not hold K rows.
   static QuantizedWeight Of(const char* op, const char* name, const TensorView& weight, int64_t k) {
     const Shape& shape = weight.shape;
-    NPU_CHECK(shape.rank() >= 2, "[", op, "] expected ", name, " of two axes or more, got ", shape);
+    NPU_OP_CHECK(op, shape.rank() >= 2, "expected ", name, " of two axes or more, got ", shape);
     const int64_t rows = shape[shape.rank() - 2], columns = shape.back();
     if (weight.dtype == DType::kInt8) {
-      NPU_CHECK(rows == k, "[", op, "] expected ", name, " [.., ", k, ", N], got ", shape);
+      NPU_OP_CHECK(op, rows == k, "expected ", name, " [.., ", k, ", N], got ", shape);
       return {DType::kInt8, k, columns};
     }
-    NPU_CHECK(weight.dtype == DType::kInt32, "[", op, "] expected ", name, " of int8, or of int4 packed in int32, got ",
-              NameOf(weight.dtype));
-    NPU_CHECK(rows == k || (k % 8 == 0 && rows == k / 8), "[", op, "] expected ", name, " of packed int4 [.., ", k,
-              ", N / 8] or [.., ", k, " / 8, N], got ", shape);
+    NPU_OP_CHECK(op, weight.dtype == DType::kInt32, "expected ", name, " of int8, or of int4 packed in int32, got ",
+                 NameOf(weight.dtype));
+    NPU_OP_CHECK(op, rows == k || (k % 8 == 0 && rows == k / 8), "expected ", name, " of packed int4 [.., ", k,
+                 ", N / 8] or [.., ", k, " / 8, N], got ", shape);
     const bool along_columns = rows != k;
     int64_t n = columns;
-    NPU_CHECK(along_columns || !__builtin_mul_overflow(columns, kInWord, &n), "[", op,
-              "] expected a shape whose number of elements fits int64, got ", shape);
+    NPU_OP_CHECK(op, along_columns || !__builtin_mul_overflow(columns, kInWord, &n),
+                 "expected a shape whose number of elements fits int64, got ", shape);
     return {DType::kInt4, k, n, along_columns};
   }
 

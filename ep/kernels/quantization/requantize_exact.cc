@@ -1,6 +1,7 @@
 #include <limits>
 
 #include "ep/kernels/elementwise/upcast.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/requantize.h"
 #include "ep/kernels/quantization/rounding.h"
@@ -60,11 +61,11 @@ void ConvertRow(const int32_t* sums, const uint32_t* added, const float* scales,
 Requantization::Requantization(const char* op, const TensorView& a_scale, const TensorView& b_scale,
                                const TensorView& y_scale, const TensorView& y_zero_point, int64_t lines)
     : a_scale_(a_scale), b_scale_(b_scale), y_scale_(y_scale), y_zero_(y_zero_point), lines_(lines) {
-  NPU_CHECK(a_scale.elements() == 1 && y_scale.elements() == 1 && y_zero_point.elements() == 1, "[", op,
-            "] expected one scale of the first operand, and one scale and one zero point of the result, got shapes ",
-            a_scale.shape, ", ", y_scale.shape, " and ", y_zero_point.shape);
-  NPU_CHECK(b_scale.elements() == 1 || b_scale.elements() == lines, "[", op,
-            "] expected one scale of the second operand, or ", lines, ", got shape ", b_scale.shape);
+  NPU_OP_CHECK(op, a_scale.elements() == 1 && y_scale.elements() == 1 && y_zero_point.elements() == 1,
+               "expected one scale of the first operand, and one scale and one zero point of the result, got shapes ",
+               a_scale.shape, ", ", y_scale.shape, " and ", y_zero_point.shape);
+  NPU_OP_CHECK(op, b_scale.elements() == 1 || b_scale.elements() == lines,
+               "expected one scale of the second operand, or ", lines, ", got shape ", b_scale.shape);
 }
 
 void Requantization::Load() {

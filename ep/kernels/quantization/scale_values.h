@@ -1,6 +1,7 @@
 // Scales, and other values per column, of any type that an operator takes, as the floats that an epilogue reads.
 #pragma once
 
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/quantization/packed_scale.h"
 #include "ep/runtime/kernel_api.h"
@@ -46,7 +47,7 @@ inline void CheckPerColumn(const char* op, const char* name, const TensorView& v
   const Shape& shape = values.shape;
   const bool fits =
       (shape.rank() == 1 || (shape.rank() == 2 && shape[0] == 1)) && (shape.back() == 1 || shape.back() == columns);
-  NPU_CHECK(fits, "[", op, "] expected ", name, " of shape [1], [", columns, "] or [1, ", columns, "], got ", shape);
+  NPU_OP_CHECK(op, fits, "expected ", name, " of shape [1], [", columns, "] or [1, ", columns, "], got ", shape);
 }
 
 }  // namespace npu

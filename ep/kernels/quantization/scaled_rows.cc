@@ -2,6 +2,7 @@
 // float32. The exporter makes it of npu_dynamic_quant, whose integers and scales these are, and of BytesOfFloats;
 // FloatsOfBytes reads such scales.
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scaled_row.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/segments.h"
@@ -18,8 +19,7 @@ class ScaledRowsKernel final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x && x.shape.rank() >= 1 && x.shape.back() >= 1, "[", kOp, "] expected x [.., D] with D >= 1, got ",
-              x.shape);
+    NPU_OP_CHECK(kOp, x && x.shape.rank() >= 1 && x.shape.back() >= 1, "expected x [.., D] with D >= 1, got ", x.shape);
     const int64_t columns = x.shape.back(), rows = x.elements() / columns;
     Shape shape = x.shape;
     shape[shape.rank() - 1] = columns + kScaleBytes;

@@ -6,6 +6,7 @@
 #include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/movement/copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/kernels/random/node_generator.h"
 
@@ -52,11 +53,11 @@ class DropoutKernel final : public Kernel {
  private:
   static double ReadRatio(const TensorView& view) {
     if (!view) return kRatio;
-    NPU_CHECK(view.elements() == 1, "[", kOp, "] expected a scalar ratio, got shape ", view.shape);
+    NPU_OP_CHECK(kOp, view.elements() == 1, "expected a scalar ratio, got shape ", view.shape);
     const double ratio = DispatchTypes(kOp, view.dtype, FloatTypes{}, [&](auto type) {
       return static_cast<double>(Upcast(*view.as<const decltype(type)>()));
     });
-    NPU_CHECK(ratio >= 0 && ratio < 1, "[", kOp, "] expected a ratio from 0 to below 1, got ", ratio);
+    NPU_OP_CHECK(kOp, ratio >= 0 && ratio < 1, "expected a ratio from 0 to below 1, got ", ratio);
     return ratio;
   }
   void LaunchDrop(OpContext& ctx, double ratio, const TensorView& x, const TensorView& y,

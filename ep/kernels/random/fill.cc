@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/runtime/random.h"
 
@@ -73,8 +74,8 @@ class FillKernel final : public Kernel {
   static Parameter Read(OpContext& ctx, size_t i, const char* name) {
     const TensorView view = ctx.Input(i);
     constexpr DType kType = DTypeOf<Parameter>::value;
-    NPU_CHECK(view && view.dtype == kType && view.elements() == 1, "[", Distribution::kName, "] expected ", name,
-              " to be one ", NameOf(kType));
+    NPU_OP_CHECK(Distribution::kName, view && view.dtype == kType && view.elements() == 1, "expected ", name,
+                 " to be one ", NameOf(kType));
     return *view.as<const Parameter>();
   }
 

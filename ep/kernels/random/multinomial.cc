@@ -5,6 +5,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/kernels/random/node_generator.h"
 
@@ -23,8 +24,8 @@ std::vector<double> Cumulated(const T* logits, int64_t classes) {
     sum += std::exp(static_cast<double>(Upcast(logits[i])) - max);
     sums[static_cast<size_t>(i)] = sum;
   }
-  NPU_CHECK(std::isfinite(sum) && sum > 0, "[", kOp, "] expected logarithmic probabilities with a finite largest one, ",
-            "got a row without");
+  NPU_OP_CHECK(kOp, std::isfinite(sum) && sum > 0, "expected logarithmic probabilities with a finite largest one, ",
+               "got a row without");
   return sums;
 }
 
@@ -34,13 +35,12 @@ class MultinomialKernel final : public Kernel {
       : samples_(info.attributes.Int("sample_size")),
         dtype_(static_cast<DType>(info.attributes.Int("dtype"))),
         generator_(info.attributes) {
-    NPU_CHECK(samples_ > 0, "[", kOp, "] expected a sample_size of 1 or more, got ", samples_);
+    NPU_OP_CHECK(kOp, samples_ > 0, "expected a sample_size of 1 or more, got ", samples_);
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0);
-    NPU_CHECK(x.shape.rank() == 2 && x.shape[1] > 0, "[", kOp, "] expected an input [batch, classes], got shape ",
-              x.shape);
+    NPU_OP_CHECK(kOp, x.shape.rank() == 2 && x.shape[1] > 0, "expected an input [batch, classes], got shape ", x.shape);
     const int64_t batch = x.shape[0], classes = x.shape[1];
     const TensorView y = ctx.Output(0, dtype_, {batch, samples_});
     if (batch == 0) return;

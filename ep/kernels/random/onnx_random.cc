@@ -3,6 +3,7 @@
 
 #include "ep/kernels/elementwise/one_if.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/random/distributions.h"
 #include "ep/kernels/random/node_generator.h"
 
@@ -44,7 +45,7 @@ class RandomKernel final : public Kernel {
     const TensorView like = ctx.input_count() > 0 ? ctx.Input(0) : TensorView{};
     const DType dtype = ReadType(attributes_, like ? like.dtype : DType::kFloat32);
     const Shape shape = like ? like.shape : Shape(attributes_.Ints("shape"));
-    for (const int64_t d : shape) NPU_CHECK(d >= 0, "[", op_, "] expected dimensions of 0 or more, got ", shape);
+    for (const int64_t d : shape) NPU_OP_CHECK(op_, d >= 0, "expected dimensions of 0 or more, got ", shape);
     const TensorView y = ctx.Output(0, dtype, shape);
     const int64_t n = y.elements();
     if (n == 0) return;

@@ -8,6 +8,7 @@
 #include <variant>
 
 #include "ep/kernels/elementwise/real.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu::recurrent {
 namespace {
@@ -96,8 +97,8 @@ ActivationList::ActivationList(const char* op, const Attributes& attributes, con
     for (size_t i = 0; i < count; ++i) names.push_back(defaults[i % each_]);
   }
   // One direction may be given the activations of two, as the default of RNN's schema is.
-  NPU_CHECK(names.size() == count || names.size() == 2 * each_, "[", op, "] expected ", count, " activations, ", each_,
-            " for each direction, got ", names.size());
+  NPU_OP_CHECK(op, names.size() == count || names.size() == 2 * each_, "expected ", count, " activations, ", each_,
+               " for each direction, got ", names.size());
   names.resize(count);
   const std::vector<double> alphas = attributes.Floats("activation_alpha");
   const std::vector<double> betas = attributes.Floats("activation_beta");
@@ -108,9 +109,9 @@ ActivationList::ActivationList(const char* op, const Attributes& attributes, con
     Entry entry{found, function.alpha, function.beta};
     if (function.numbers >= 1 && alpha < alphas.size()) entry.alpha = alphas[alpha++];
     if (function.numbers >= 2 && beta < betas.size()) entry.beta = betas[beta++];
-    NPU_CHECK(function.numbers < 2 || !(std::isnan(entry.alpha) || std::isnan(entry.beta)), "[", op,
-              "] expected an activation_alpha and an activation_beta for each ", function.name, ", got ", alphas.size(),
-              " and ", betas.size());
+    NPU_OP_CHECK(op, function.numbers < 2 || !(std::isnan(entry.alpha) || std::isnan(entry.beta)),
+                 "expected an activation_alpha and an activation_beta for each ", function.name, ", got ",
+                 alphas.size(), " and ", betas.size());
     entries_.push_back(entry);
   }
 }

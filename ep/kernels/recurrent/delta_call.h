@@ -10,6 +10,7 @@
 
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/recurrent/delta_rule.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/vector_math.h"
@@ -64,12 +65,12 @@ inline std::vector<TokenRange> TokenRanges(const char* op, const TensorView& len
   int64_t begin = 0;
   for (int64_t i = 0; i < lengths.elements(); ++i) {
     const int64_t length = ReadOnce(lengths, i);
-    NPU_CHECK(length >= 0 && length <= tokens - begin, "[", op, "] expected actual_seq_lengths to divide ", tokens,
-              " tokens in order, entry ", i, " in [0, ", tokens - begin, "], got ", length);
+    NPU_OP_CHECK(op, length >= 0 && length <= tokens - begin, "expected actual_seq_lengths to divide ", tokens,
+                 " tokens in order, entry ", i, " in [0, ", tokens - begin, "], got ", length);
     ranges[static_cast<size_t>(i)] = {begin, length};
     begin += length;
   }
-  NPU_CHECK(begin == tokens, "[", op, "] expected actual_seq_lengths whose sum is ", tokens, ", got ", begin);
+  NPU_OP_CHECK(op, begin == tokens, "expected actual_seq_lengths whose sum is ", tokens, ", got ", begin);
   return ranges;
 }
 
@@ -86,26 +87,25 @@ struct DeltaSizes {
 
 inline DeltaSizes CheckDeltaTensors(const char* op, const DeltaTensors& in) {
   const TensorView &q = in.query, &v = in.value;
-  NPU_CHECK(q && q.shape.rank() == 3, "[", op, "] expected query of shape [T, Nk, Dk], got ", q.shape);
-  NPU_CHECK(in.key && in.key.shape == q.shape, "[", op, "] expected key of query's shape ", q.shape, ", got ",
-            in.key.shape);
-  NPU_CHECK(v && v.shape.rank() == 3 && v.shape[0] == q.shape[0], "[", op, "] expected value of shape [", q.shape[0],
-            ", Nv, Dv], got ", v.shape);
+  NPU_OP_CHECK(op, q && q.shape.rank() == 3, "expected query of shape [T, Nk, Dk], got ", q.shape);
+  NPU_OP_CHECK(op, in.key && in.key.shape == q.shape, "expected key of query's shape ", q.shape, ", got ",
+               in.key.shape);
+  NPU_OP_CHECK(op, v && v.shape.rank() == 3 && v.shape[0] == q.shape[0], "expected value of shape [", q.shape[0],
+               ", Nv, Dv], got ", v.shape);
   const DeltaSizes sizes{q.shape[0], q.shape[1], v.shape[1], q.shape[2], v.shape[2]};
-  NPU_CHECK(sizes.key_heads > 0 && sizes.heads % sizes.key_heads == 0, "[", op,
-            "] expected heads of value that are a multiple of query's ", sizes.key_heads, ", got ", sizes.heads);
-  NPU_CHECK(in.key.dtype == q.dtype && v.dtype == q.dtype, "[", op, "] expected key and value of query's dtype ",
-            NameOf(q.dtype), ", got ", NameOf(in.key.dtype), " and ", NameOf(v.dtype));
+  NPU_OP_CHECK(op, sizes.key_heads > 0 && sizes.heads % sizes.key_heads == 0,
+               "expected heads of value that are a multiple of query's ", sizes.key_heads, ", got ", sizes.heads);
+  NPU_OP_CHECK(op, in.key.dtype == q.dtype && v.dtype == q.dtype, "expected key and value of query's dtype ",
+               NameOf(q.dtype), ", got ", NameOf(in.key.dtype), " and ", NameOf(v.dtype));
   const Shape of_heads{sizes.tokens, sizes.heads}, of_elements{sizes.tokens, sizes.heads, sizes.key_width};
   const auto check = [op](const char* name, const TensorView& tensor, const Shape& shape) {
-    NPU_CHECK(!tensor || tensor.shape == shape, "[", op, "] expected ", name, " of shape ", shape, ", got ",
-              tensor.shape);
+    NPU_OP_CHECK(op, !tensor || tensor.shape == shape, "expected ", name, " of shape ", shape, ", got ", tensor.shape);
   };
   check("beta", in.beta, of_heads);
   check("g", in.g, of_heads);
   check("gk", in.gk, of_elements);
-  NPU_CHECK(!in.lengths || in.lengths.shape.rank() == 1, "[", op, "] expected actual_seq_lengths of shape [B], got ",
-            in.lengths.shape);
+  NPU_OP_CHECK(op, !in.lengths || in.lengths.shape.rank() == 1, "expected actual_seq_lengths of shape [B], got ",
+               in.lengths.shape);
   return sizes;
 }
 

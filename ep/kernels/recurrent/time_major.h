@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ep/kernels/float_values.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/output_or_room.h"
 #include "ep/kernels/recurrent/shares.h"
 #include "ep/kernels/recurrent/weights.h"
@@ -25,9 +26,9 @@ struct LayerSizes {
 // Checks an input of a layer whose first input has `dtype`.
 inline void CheckLayerTensor(const char* op, const char* name, const TensorView& view, const Shape& shape,
                              DType dtype) {
-  NPU_CHECK(view && view.shape == shape, "[", op, "] expected ", name, " of shape ", shape, ", got ", view.shape);
-  NPU_CHECK(view.dtype == dtype, "[", op, "] expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
-            NameOf(view.dtype));
+  NPU_OP_CHECK(op, view && view.shape == shape, "expected ", name, " of shape ", shape, ", got ", view.shape);
+  NPU_OP_CHECK(op, view.dtype == dtype, "expected ", name, " of the dtype of input, ", NameOf(dtype), ", got ",
+               NameOf(view.dtype));
 }
 
 // Output i, [steps, batch, hidden]. One that is not asked for is computed all the same, since a step reads some of

@@ -3,6 +3,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/reduce/axis.h"
 #include "ep/kernels/row_block.h"
 
@@ -89,7 +90,7 @@ class ArgKernel : public Kernel {
     for (int d = axis + 1; d < x.shape.rank(); ++d) shape.push_back(x.shape[d]);
     const TensorView y = ctx.Output(0, DType::kInt64, shape);
     if (y.elements() == 0) return;
-    NPU_CHECK(view.n > 0, "[", Op::kName, "] expected elements along axis ", axis, ", got shape ", x.shape);
+    NPU_OP_CHECK(Op::kName, view.n > 0, "expected elements along axis ", axis, ", got shape ", x.shape);
     DispatchTypes(Op::kName, x.dtype, NumericTypes{}, [&](auto type) {
       using T = decltype(type);
       const auto block = last_ ? &ArgBlock<Op, true, T> : &ArgBlock<Op, false, T>;

@@ -1,6 +1,7 @@
 // torch's cummax and cummin: the running extreme and its position, the last one of equals. NaN propagates.
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/reduce/scan.h"
 
 namespace npu {
@@ -15,7 +16,7 @@ class CumExtremeKernel : public Kernel {
     const TensorView x = ctx.Input(0);
     const int axis = NormalizeAxis(kOp, axis_, x.shape.rank());
     const TensorView values = ctx.Output(0, x.dtype, x.shape), indices = ctx.Output(1, DType::kInt64, x.shape);
-    NPU_CHECK(values && indices, "[", kOp, "] expected values and indices to be asked for together");
+    NPU_OP_CHECK(kOp, values && indices, "expected values and indices to be asked for together");
     if (x.elements() == 0) return;
     DispatchTypes(kOp, x.dtype, NumericTypes{}, [&](auto type) {
       using T = decltype(type);

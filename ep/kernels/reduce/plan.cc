@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "ep/kernels/op_check.h"
+
 namespace npu {
 
 void ReducePlan::Walk::Push(int64_t dim, int64_t stride) {
@@ -62,7 +64,7 @@ uint32_t ReducedAxes(const char* op, const std::vector<int64_t>& axes, int rank,
   for (int64_t axis : axes) {
     // A scalar has axes 0 and -1, as in torch and onnxruntime; their bit stands for no axis of the shape.
     const uint32_t bit = 1u << NormalizeAxis(op, axis, std::max(rank, 1));
-    NPU_CHECK((reduced & bit) == 0, "[", op, "] expected axes without repetition, got axis ", axis, " twice");
+    NPU_OP_CHECK(op, (reduced & bit) == 0, "expected axes without repetition, got axis ", axis, " twice");
     reduced |= bit;
   }
   return reduced;

@@ -7,6 +7,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -55,13 +56,13 @@ class AffineGridKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView theta = ctx.Input(0);
     const Shape size(ReadHostInts(kOp, "size", ctx.Input(1)));
-    NPU_CHECK(size.rank() == 4 || size.rank() == 5, "[", kOp, "] expected a size [N, C, H, W] or [N, C, D, H, W], got ",
-              size);
+    NPU_OP_CHECK(kOp, size.rank() == 4 || size.rank() == 5, "expected a size [N, C, H, W] or [N, C, D, H, W], got ",
+                 size);
     const int dims = size.rank() - 2;
     for (const int64_t length : size)
-      NPU_CHECK(length >= 0 && length <= INT32_MAX, "[", kOp, "] expected sizes from 0 to 2^31 - 1, got ", size);
-    NPU_CHECK((theta.shape == Shape{size[0], dims, dims + 1}), "[", kOp, "] expected theta of shape ",
-              Shape{size[0], dims, dims + 1}, ", got ", theta.shape);
+      NPU_OP_CHECK(kOp, length >= 0 && length <= INT32_MAX, "expected sizes from 0 to 2^31 - 1, got ", size);
+    NPU_OP_CHECK(kOp, (theta.shape == Shape{size[0], dims, dims + 1}), "expected theta of shape ",
+                 Shape{size[0], dims, dims + 1}, ", got ", theta.shape);
     Shape shape{size[0]};
     for (int d = 2; d < size.rank(); ++d) shape.push_back(size[d]);
     shape.push_back(dims);

@@ -8,6 +8,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/resample/coordinate_taps.h"
 
 namespace npu::resample {
@@ -21,14 +22,14 @@ inline Sampling SamplingOf(const char* op, const Attributes& attributes) {
   } else if (mode == "cubic" || mode == "bicubic") {
     how.interpolation = Interpolation::kCubic;
   } else {
-    NPU_CHECK(mode == "linear" || mode == "bilinear", "[", op, "] expected mode linear, nearest or cubic, got ", mode);
+    NPU_OP_CHECK(op, mode == "linear" || mode == "bilinear", "expected mode linear, nearest or cubic, got ", mode);
   }
   if (padding == "border") {
     how.padding = Padding::kBorder;
   } else if (padding == "reflection") {
     how.padding = Padding::kReflection;
   } else {
-    NPU_CHECK(padding == "zeros", "[", op, "] expected padding_mode zeros, border or reflection, got ", padding);
+    NPU_OP_CHECK(op, padding == "zeros", "expected padding_mode zeros, border or reflection, got ", padding);
   }
   return how;
 }
@@ -39,13 +40,13 @@ class GridSampler {
 
   GridSampler(const char* op, const Sampling& how, const Shape& input, const Shape& grid)
       : how_(how), dims_(input.rank() - 2) {
-    NPU_CHECK(dims_ >= 1 && dims_ <= kMaxDims, "[", op, "] expected an input [N, C, ...] of 1 to ", kMaxDims,
-              " spatial dimensions, got shape ", input);
-    NPU_CHECK(grid.rank() == input.rank() && grid[0] == input[0] && grid.back() == dims_, "[", op,
-              "] expected a grid of rank ", input.rank(), " with ", input[0], " images and ", dims_,
-              " coordinates a point, got shape ", grid, " for an input of shape ", input);
+    NPU_OP_CHECK(op, dims_ >= 1 && dims_ <= kMaxDims, "expected an input [N, C, ...] of 1 to ", kMaxDims,
+                 " spatial dimensions, got shape ", input);
+    NPU_OP_CHECK(op, grid.rank() == input.rank() && grid[0] == input[0] && grid.back() == dims_,
+                 "expected a grid of rank ", input.rank(), " with ", input[0], " images and ", dims_,
+                 " coordinates a point, got shape ", grid, " for an input of shape ", input);
     for (int d = 0; d < dims_; ++d) {
-      NPU_CHECK(input[2 + d] > 0, "[", op, "] expected an input with non-empty spatial dimensions, got shape ", input);
+      NPU_OP_CHECK(op, input[2 + d] > 0, "expected an input with non-empty spatial dimensions, got shape ", input);
       sizes_[kMaxDims - dims_ + d] = input[2 + d];
     }
     images_ = input[0];

@@ -5,6 +5,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/resample/grid_points.h"
 
 namespace npu {
@@ -69,9 +70,9 @@ class GridSampleGradKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView y_grad = ctx.Input(0), x = ctx.Input(1), grid = ctx.Input(2);
     const GridSampler sampler(kOp, how_, x.shape, grid.shape);
-    NPU_CHECK(grid.dtype == x.dtype, "[", kOp, "] expected a grid of ", NameOf(x.dtype), ", got ", NameOf(grid.dtype));
-    NPU_CHECK(y_grad.dtype == x.dtype && y_grad.shape == sampler.output(), "[", kOp, "] expected a gradient ",
-              NameOf(x.dtype), " of shape ", sampler.output(), ", got ", NameOf(y_grad.dtype), " of ", y_grad.shape);
+    NPU_OP_CHECK(kOp, grid.dtype == x.dtype, "expected a grid of ", NameOf(x.dtype), ", got ", NameOf(grid.dtype));
+    NPU_OP_CHECK(kOp, y_grad.dtype == x.dtype && y_grad.shape == sampler.output(), "expected a gradient ",
+                 NameOf(x.dtype), " of shape ", sampler.output(), ", got ", NameOf(y_grad.dtype), " of ", y_grad.shape);
     const TensorView grid_grad = ctx.Output(0, x.dtype, grid.shape);
     const TensorView x_grad = ctx.OutputRequested(1) ? ctx.Output(1, x.dtype, x.shape) : TensorView{};
     DispatchTypes(kOp, x.dtype, FloatTypes{}, [&](auto type) {

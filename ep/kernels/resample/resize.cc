@@ -10,6 +10,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/mapped_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/resample/taps.h"
 
 namespace npu {
@@ -187,11 +188,10 @@ class ResizingKernel : public Kernel {
   virtual void SetCrop(OpContext& /*ctx*/, std::vector<Axis>& /*axes*/) const {}
 
   void SetByScales(const std::vector<double>& scales, std::vector<Axis>& axes) const {
-    NPU_CHECK(scales.size() == axes.size(), "[", op_, "] expected a scale for each of ", axes.size(), " axes, got ",
-              scales.size());
+    NPU_OP_CHECK(op_, scales.size() == axes.size(), "expected a scale for each of ", axes.size(), " axes, got ",
+                 scales.size());
     for (size_t i = 0; i < axes.size(); ++i) {
-      NPU_CHECK(std::isfinite(scales[i]) && scales[i] > 0, "[", op_, "] expected positive finite scales, got ",
-                scales[i]);
+      NPU_OP_CHECK(op_, std::isfinite(scales[i]) && scales[i] > 0, "expected positive finite scales, got ", scales[i]);
       axes[i].scale = scales[i];
       // In float, as in ONNX's shape inference.
       axes[i].out = SizeOf(std::floor(static_cast<float>(axes[i].in) * static_cast<float>(scales[i])));
@@ -345,7 +345,7 @@ class ScaleKernel final : public ResizingKernel {
  private:
   static Settings SettingsOf(const KernelInfo& info) {
     const std::string why = WhyNotScaled(info.attributes, DType::kFloat32);
-    NPU_CHECK(why.empty(), "[", info.op_type, "] ", why);
+    NPU_OP_CHECK(info.op_type, why.empty(), why);
     return {.mode = *Named(info.attributes, "mode", kModes), .rounding = Rounding::kByScale};
   }
 

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/movement/copy.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
 
 namespace npu::resample {
@@ -178,14 +179,14 @@ void LaunchTaps(OpContext& ctx, const char* op, const TensorView& x, const Tenso
   std::vector<Pass> passes;
   int64_t most = 0;
   for (AxisTaps& axis : axes) {
-    NPU_CHECK(shape[axis.axis] == axis.taps.inputs(), "[", op, "] expected ", axis.taps.inputs(),
-              " elements along axis ", axis.axis, ", got shape ", x.shape);
+    NPU_OP_CHECK(op, shape[axis.axis] == axis.taps.inputs(), "expected ", axis.taps.inputs(), " elements along axis ",
+                 axis.axis, ", got shape ", x.shape);
     shape[axis.axis] = axis.taps.outputs();
     passes.push_back({std::make_shared<const Taps>(std::move(axis.taps)), shape.Elements(0, axis.axis),
                       shape.Elements(axis.axis + 1, shape.rank())});
     if (passes.size() < axes.size()) most = std::max(most, shape.Elements());
   }
-  NPU_CHECK(shape == y.shape, "[", op, "] expected an output of shape ", shape, ", got ", y.shape);
+  NPU_OP_CHECK(op, shape == y.shape, "expected an output of shape ", shape, ", got ", y.shape);
   DispatchTypes(op, x.dtype, FloatTypes{}, [&](auto type) {
     using T = decltype(type);
     Task<T> task{std::move(passes), x.as<const T>(), y.as<T>(), {}};

@@ -9,6 +9,7 @@
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/movement/mapped_copy.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/resample/taps.h"
 
 namespace npu {
@@ -107,15 +108,15 @@ class Upsampling {
   // `other`'s shape with the last dimensions from `sizes`.
   Shape ShapeOf(const char* op, const Shape& other, const std::vector<int64_t>& sizes) const {
     const int rank = other.rank(), first = rank - static_cast<int>(sizes.size());
-    NPU_CHECK(sizes.size() <= static_cast<size_t>(rank), "[", op, "] expected sizes of at most ", rank, " axes, got ",
-              sizes.size());
-    NPU_CHECK(scales_.empty() || scales_.size() == sizes.size(), "[", op, "] expected a scale for each of ",
-              sizes.size(), " axes, got ", scales_.size());
+    NPU_OP_CHECK(op, sizes.size() <= static_cast<size_t>(rank), "expected sizes of at most ", rank, " axes, got ",
+                 sizes.size());
+    NPU_OP_CHECK(op, scales_.empty() || scales_.size() == sizes.size(), "expected a scale for each of ", sizes.size(),
+                 " axes, got ", scales_.size());
     Shape shape = other;
     for (int d = first; d < rank; ++d) {
       shape[d] = sizes[static_cast<size_t>(d - first)];
-      NPU_CHECK(shape[d] > 0 && other[d] > 0, "[", op, "] expected axes with elements, got ", other, " and size ",
-                shape[d], " of axis ", d);
+      NPU_OP_CHECK(op, shape[d] > 0 && other[d] > 0, "expected axes with elements, got ", other, " and size ", shape[d],
+                   " of axis ", d);
     }
     return shape;
   }

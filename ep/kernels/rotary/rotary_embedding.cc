@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/rotary_task.h"
 
 namespace npu {
@@ -21,22 +22,22 @@ class RotaryEmbeddingKernel final : public Kernel {
     const TensorView x = ctx.Input(0), cosines = ctx.Input(1), sines = ctx.Input(2), positions = ctx.Input(3);
     const Heads in = HeadsOf(x.shape);
     const int64_t rotated = rotated_ == 0 ? in.size : rotated_;
-    NPU_CHECK(rotated > 0 && rotated <= in.size && rotated % 2 == 0, "[", kOp,
-              "] expected rotary_embedding_dim to be even and at most the head size ", in.size, ", got ", rotated);
-    NPU_CHECK(cosines.shape == sines.shape && cosines.dtype == x.dtype && sines.dtype == x.dtype, "[", kOp,
-              "] expected cos_cache and sin_cache of one shape and of X's type, got ", cosines.shape, " and ",
-              sines.shape);
+    NPU_OP_CHECK(kOp, rotated > 0 && rotated <= in.size && rotated % 2 == 0,
+                 "expected rotary_embedding_dim to be even and at most the head size ", in.size, ", got ", rotated);
+    NPU_OP_CHECK(kOp, cosines.shape == sines.shape && cosines.dtype == x.dtype && sines.dtype == x.dtype,
+                 "expected cos_cache and sin_cache of one shape and of X's type, got ", cosines.shape, " and ",
+                 sines.shape);
     const Shape& table = cosines.shape;
     if (positions) {
-      NPU_CHECK(positions.shape == (Shape{in.batch, in.rows}), "[", kOp, "] expected position_ids of shape ",
-                (Shape{in.batch, in.rows}), ", got ", positions.shape);
-      NPU_CHECK(table.rank() == 2 && table[1] == rotated / 2, "[", kOp, "] expected tables [positions, ", rotated / 2,
-                "], got ", table);
+      NPU_OP_CHECK(kOp, positions.shape == (Shape{in.batch, in.rows}), "expected position_ids of shape ",
+                   (Shape{in.batch, in.rows}), ", got ", positions.shape);
+      NPU_OP_CHECK(kOp, table.rank() == 2 && table[1] == rotated / 2, "expected tables [positions, ", rotated / 2,
+                   "], got ", table);
     } else {
       // One table may be for all entries of the batch: torch.onnx writes that, and ONNX's reference multiplies so.
       const Shape wanted{in.batch, in.rows, rotated / 2}, shared{1, in.rows, rotated / 2};
-      NPU_CHECK(table == wanted || table == shared, "[", kOp, "] expected tables of shape ", wanted,
-                " without position_ids, got ", table);
+      NPU_OP_CHECK(kOp, table == wanted || table == shared, "expected tables of shape ", wanted,
+                   " without position_ids, got ", table);
     }
     const TensorView y = ctx.Output(0, x.dtype, x.shape);
     if (y.elements() == 0) return;
@@ -56,10 +57,10 @@ class RotaryEmbeddingKernel final : public Kernel {
 
  private:
   Heads HeadsOf(const Shape& x) const {
-    NPU_CHECK(x.rank() == 3 || x.rank() == 4, "[", kOp, "] expected X [B, N, S, D] or [B, S, N * D], got shape ", x);
+    NPU_OP_CHECK(kOp, x.rank() == 3 || x.rank() == 4, "expected X [B, N, S, D] or [B, S, N * D], got shape ", x);
     if (x.rank() == 4) return Heads::Separate(x[0], x[1], x[2], x[3]);
-    NPU_CHECK(heads_ && *heads_ > 0 && x[2] % *heads_ == 0, "[", kOp,
-              "] expected num_heads that divides the last dimension of X ", x, ", got ", heads_.value_or(0));
+    NPU_OP_CHECK(kOp, heads_ && *heads_ > 0 && x[2] % *heads_ == 0,
+                 "expected num_heads that divides the last dimension of X ", x, ", got ", heads_.value_or(0));
     return Heads::Joined(x[0], *heads_, x[1], x[2] / *heads_);
   }
 

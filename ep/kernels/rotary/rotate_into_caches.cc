@@ -4,6 +4,7 @@
 
 #include "ep/kernels/indexing/slices.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/rotary/head_rotation.h"
 #include "ep/kernels/segments.h"
 
@@ -81,30 +82,29 @@ class RotateIntoCachesKernel final : public Kernel {
  public:
   explicit RotateIntoCachesKernel(const KernelInfo& info) {
     const std::string mode = info.attributes.String("rotary_mode");
-    NPU_CHECK(mode == "half" || mode == "interleave", "[", kOp, "] expected rotary_mode half or interleave, got ",
-              mode);
+    NPU_OP_CHECK(kOp, mode == "half" || mode == "interleave", "expected rotary_mode half or interleave, got ", mode);
     interleaved_ = mode == "interleave";
   }
 
   void Compute(OpContext& ctx) const override {
     const TensorView rows = ctx.Input(0), cosines = ctx.Input(1), sines = ctx.Input(2), past_keys = ctx.Input(3),
                      past_values = ctx.Input(4), indices = ctx.Input(5);
-    NPU_CHECK(rows && cosines && sines && past_keys && past_values && indices, "[", kOp, "] expected six inputs");
-    NPU_CHECK(rows.shape.rank() == 3 && past_keys.shape.rank() == 4, "[", kOp,
-              "] expected rows [batch, tokens, columns] and caches [batch, heads, capacity, size], got ", rows.shape,
-              " and ", past_keys.shape);
+    NPU_OP_CHECK(kOp, rows && cosines && sines && past_keys && past_values && indices, "expected six inputs");
+    NPU_OP_CHECK(kOp, rows.shape.rank() == 3 && past_keys.shape.rank() == 4,
+                 "expected rows [batch, tokens, columns] and caches [batch, heads, capacity, size], got ", rows.shape,
+                 " and ", past_keys.shape);
     const int64_t batch = rows.shape[0], tokens = rows.shape[1], cached_heads = past_keys.shape[1],
                   size = past_keys.shape[3];
-    NPU_CHECK(past_values.shape == past_keys.shape && rows.dtype == past_keys.dtype && rows.dtype == past_values.dtype,
-              "[", kOp, "] expected caches of one shape and of the dtype of rows, got ", past_keys.shape, " and ",
-              past_values.shape);
-    NPU_CHECK(size > 0 && size % 2 == 0 && rows.shape[2] % size == 0 && rows.shape[2] / size > 2 * cached_heads, "[",
-              kOp, "] expected rows of whole heads of an even size, got ", rows.shape, " and caches ", past_keys.shape);
+    NPU_OP_CHECK(
+        kOp, past_values.shape == past_keys.shape && rows.dtype == past_keys.dtype && rows.dtype == past_values.dtype,
+        "expected caches of one shape and of the dtype of rows, got ", past_keys.shape, " and ", past_values.shape);
+    NPU_OP_CHECK(kOp, size > 0 && size % 2 == 0 && rows.shape[2] % size == 0 && rows.shape[2] / size > 2 * cached_heads,
+                 "expected rows of whole heads of an even size, got ", rows.shape, " and caches ", past_keys.shape);
     const int64_t heads = rows.shape[2] / size - 2 * cached_heads;
     CheckTable("cos", cosines, batch, tokens, size);
     CheckTable("sin", sines, batch, tokens, size);
-    NPU_CHECK(indices.shape == (Shape{batch, cached_heads, tokens, 3}), "[", kOp, "] expected indices of shape ",
-              Shape{batch, cached_heads, tokens, 3}, ", got ", indices.shape);
+    NPU_OP_CHECK(kOp, indices.shape == (Shape{batch, cached_heads, tokens, 3}), "expected indices of shape ",
+                 Shape{batch, cached_heads, tokens, 3}, ", got ", indices.shape);
 
     const TensorView queries = ctx.Output(0, rows.dtype, {batch, heads, tokens, size});
     const TensorView keys = ctx.Output(1, rows.dtype, past_keys.shape);
@@ -137,9 +137,10 @@ class RotateIntoCachesKernel final : public Kernel {
  private:
   static void CheckTable(const char* name, const TensorView& table, int64_t batch, int64_t tokens, int64_t size) {
     const Shape& shape = table.shape;
-    NPU_CHECK(shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == 1 &&
-                  (shape[2] == 1 || shape[2] == tokens) && shape[3] == size,
-              "[", kOp, "] expected ", name, " that broadcasts to ", Shape{batch, 1, tokens, size}, ", got ", shape);
+    NPU_OP_CHECK(kOp,
+                 shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == 1 &&
+                     (shape[2] == 1 || shape[2] == tokens) && shape[3] == size,
+                 "expected ", name, " that broadcasts to ", Shape{batch, 1, tokens, size}, ", got ", shape);
   }
 
   bool interleaved_ = false;

@@ -6,6 +6,7 @@
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/signal/fft.h"
 
 namespace npu {
@@ -59,14 +60,14 @@ class DftKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), stated = ctx.Input(1), given_axis = ctx.Input(2);
     const int rank = x.shape.rank();
-    NPU_CHECK(rank >= 2 && (x.shape.back() == 1 || x.shape.back() == 2), "[", kOp,
-              "] expected an input [..., 1] of real or [..., 2] of complex numbers, got shape ", x.shape);
+    NPU_OP_CHECK(kOp, rank >= 2 && (x.shape.back() == 1 || x.shape.back() == 2),
+                 "expected an input [..., 1] of real or [..., 2] of complex numbers, got shape ", x.shape);
     const int axis = NormalizeAxis(kOp, given_axis ? ReadHostInt(kOp, "axis", given_axis) : axis_, rank);
-    NPU_CHECK(axis < rank - 1, "[", kOp, "] expected another axis than the last, which has the parts of the numbers");
+    NPU_OP_CHECK(kOp, axis < rank - 1, "expected another axis than the last, which has the parts of the numbers");
     const int64_t parts = x.shape.back(), given = x.shape[axis];
-    NPU_CHECK(!onesided_ || parts == (inverse_ ? 2 : 1), "[", kOp, "] expected ",
-              inverse_ ? "complex numbers for a onesided inverse" : "real numbers for a onesided transform",
-              ", got shape ", x.shape);
+    NPU_OP_CHECK(kOp, !onesided_ || parts == (inverse_ ? 2 : 1), "expected ",
+                 inverse_ ? "complex numbers for a onesided inverse" : "real numbers for a onesided transform",
+                 ", got shape ", x.shape);
     const int64_t whole = inverse_ && onesided_ ? 2 * (given - 1) : given;
     const int64_t length =
         signal::CheckedLength(kOp, "dft_length", stated ? ReadHostInt(kOp, "dft_length", stated) : whole);

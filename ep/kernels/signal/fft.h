@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/op_check.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu::signal {
@@ -23,7 +24,7 @@ inline Complex Conjugate(Complex a) { return {a.re, -a.im}; }
 // A length that a model or a caller gives.
 inline int64_t CheckedLength(const char* op, const char* name, int64_t length) {
   constexpr int64_t kLongest = int64_t{1} << 30;
-  NPU_CHECK(length >= 1 && length <= kLongest, "[", op, "] expected ", name, " from 1 to 2^30, got ", length);
+  NPU_OP_CHECK(op, length >= 1 && length <= kLongest, "expected ", name, " from 1 to 2^30, got ", length);
   return length;
 }
 

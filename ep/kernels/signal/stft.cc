@@ -1,6 +1,7 @@
 // STFT (ai.onnx 17): the Fourier transforms of frames of a signal, each times a window, computed in double.
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/signal/fft.h"
 
 namespace npu {
@@ -47,21 +48,21 @@ class StftKernel final : public Kernel {
   void Compute(OpContext& ctx) const override {
     const TensorView x = ctx.Input(0), window = ctx.Input(2), stated = ctx.Input(3);
     const Shape& s = x.shape;
-    NPU_CHECK(s.rank() == 3 && (s[2] == 1 || s[2] == 2), "[", kOp,
-              "] expected a signal [N, length, 1] of real or [N, length, 2] of complex numbers, got shape ", s);
-    NPU_CHECK(!onesided_ || s[2] == 1, "[", kOp, "] expected real numbers for a onesided transform, got shape ", s);
-    NPU_CHECK(!window || (window.shape.rank() == 1 && window.dtype == x.dtype), "[", kOp,
-              "] expected a window of one dimension and ", NameOf(x.dtype), ", got ", NameOf(window.dtype), " ",
-              window.shape);
+    NPU_OP_CHECK(kOp, s.rank() == 3 && (s[2] == 1 || s[2] == 2),
+                 "expected a signal [N, length, 1] of real or [N, length, 2] of complex numbers, got shape ", s);
+    NPU_OP_CHECK(kOp, !onesided_ || s[2] == 1, "expected real numbers for a onesided transform, got shape ", s);
+    NPU_OP_CHECK(kOp, !window || (window.shape.rank() == 1 && window.dtype == x.dtype),
+                 "expected a window of one dimension and ", NameOf(x.dtype), ", got ", NameOf(window.dtype), " ",
+                 window.shape);
     const int64_t step = ReadHostInt(kOp, "frame_step", ctx.Input(1));
-    NPU_CHECK(step > 0, "[", kOp, "] expected a frame_step of 1 or more, got ", step);
+    NPU_OP_CHECK(kOp, step > 0, "expected a frame_step of 1 or more, got ", step);
     const int64_t frame = signal::CheckedLength(kOp, "frame_length",
                                                 stated   ? ReadHostInt(kOp, "frame_length", stated)
                                                 : window ? window.shape[0]
                                                          : s[1]);
-    NPU_CHECK(frame <= s[1] && (!window || window.shape[0] == frame), "[", kOp,
-              "] expected a frame_length that is the window's and not longer than the signal of ", s[1], ", got ",
-              frame, " for a window of shape ", window.shape);
+    NPU_OP_CHECK(kOp, frame <= s[1] && (!window || window.shape[0] == frame),
+                 "expected a frame_length that is the window's and not longer than the signal of ", s[1], ", got ",
+                 frame, " for a window of shape ", window.shape);
     const int64_t frames = (s[1] - frame) / step + 1, bins = onesided_ ? frame / 2 + 1 : frame;
     const TensorView y = ctx.Output(0, x.dtype, {s[0], frames, bins, 2});
     if (y.elements() == 0) return;

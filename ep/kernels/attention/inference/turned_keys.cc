@@ -7,6 +7,7 @@
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/onnx_step.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -25,7 +26,7 @@ class TurnedKeys final : public Kernel {
 
   void Compute(OpContext& ctx) const override {
     const TensorView given = ctx.Input(1);
-    NPU_CHECK(given.shape.rank() == kRank, "[", kOp, "] expected keys of four dimensions, got shape ", given.shape);
+    NPU_OP_CHECK(kOp, given.shape.rank() == kRank, "expected keys of four dimensions, got shape ", given.shape);
     const auto strides = DenseStrides(given.shape);
     TensorView keys = given;
     keys.shape = {};

@@ -16,6 +16,7 @@
 #include "ep/kernels/convolution/channels_last/tiles.h"
 #include "ep/kernels/convolution/channels_last/winograd.h"
 #include "ep/kernels/gemm/packed_weight.h"
+#include "ep/kernels/op_check.h"
 
 namespace npu {
 namespace {
@@ -90,15 +91,14 @@ class ChannelsLastConv final : public Kernel {
     weight.shape = weight_shape_;
     convolution::CheckOperands(kOp, x, weight, bias);
     const int64_t channels = x.shape[1], out = weight_shape_[0];
-    NPU_CHECK(channels == groups_ * weight_shape_[1], "[", kOp,
-              "] expected W [M, C / group, kernel] for C = ", channels, " and group = ", groups_, ", got shape ",
-              weight_shape_);
+    NPU_OP_CHECK(kOp, channels == groups_ * weight_shape_[1], "expected W [M, C / group, kernel] for C = ", channels,
+                 " and group = ", groups_, ", got shape ", weight_shape_);
     convolution::CheckBias(kOp, bias, out);
     const std::vector<pooling::Axis> axes = convolution::AxesOf(kOp, attributes_, x.shape, weight_shape_);
     Shape shape = pooling::OutputShape(x.shape, axes);
     shape[1] = out;
-    NPU_CHECK(!residual || (residual.dtype == x.dtype && residual.shape == shape), "[", kOp,
-              "] expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
+    NPU_OP_CHECK(kOp, !residual || (residual.dtype == x.dtype && residual.shape == shape),
+                 "expected a residual of the output's type and shape ", shape, ", got shape ", residual.shape);
     const TensorView y = ctx.Output(0, x.dtype, shape);
     if (y.elements() == 0) return;
     layout_.WithStored([&](auto type) { Run<decltype(type)>(ctx, axes, x, bias, residual, y); });

@@ -11,6 +11,7 @@
 #include "ep/kernels/convolution/integer/product.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/onnx_def.h"
+#include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/bytes.h"
 #include "ep/kernels/quantization/requantize.h"
 
@@ -113,19 +114,20 @@ class PackedFilters {
 IntegerConvolution Prepare(const char* op, const Attributes& attributes, TensorView x, TensorView weight,
                            TensorView x_zero, TensorView weight_zero, TensorView bias) {
   const int64_t groups = convolution::ReadGroups(op, attributes);
-  NPU_CHECK(x.shape.rank() >= 3 && weight.shape.rank() == x.shape.rank(), "[", op,
-            "] expected x [N, C, spatial dimensions] and w of the same rank, got shapes ", x.shape, " and ",
-            weight.shape);
+  NPU_OP_CHECK(op, x.shape.rank() >= 3 && weight.shape.rank() == x.shape.rank(),
+               "expected x [N, C, spatial dimensions] and w of the same rank, got shapes ", x.shape, " and ",
+               weight.shape);
   const int64_t channels = x.shape[1], out = weight.shape[0];
-  NPU_CHECK(channels % groups == 0 && channels / groups == weight.shape[1] && out % groups == 0, "[", op,
-            "] expected w [M, C / group, kernel] for C = ", channels, " and group = ", groups, ", got shape ",
-            weight.shape);
-  NPU_CHECK(!x_zero || (x_zero.dtype == x.dtype && x_zero.elements() == 1), "[", op,
-            "] expected x_zero_point to be one ", NameOf(x.dtype), ", got ", NameOf(x_zero.dtype), " ", x_zero.shape);
-  NPU_CHECK(!weight_zero ||
-                (weight_zero.dtype == weight.dtype && (weight_zero.elements() == 1 || weight_zero.shape == Shape{out})),
-            "[", op, "] expected w_zero_point to be one ", NameOf(weight.dtype), ", or one for each of ", out,
-            " output channels, got ", NameOf(weight_zero.dtype), " ", weight_zero.shape);
+  NPU_OP_CHECK(op, channels % groups == 0 && channels / groups == weight.shape[1] && out % groups == 0,
+               "expected w [M, C / group, kernel] for C = ", channels, " and group = ", groups, ", got shape ",
+               weight.shape);
+  NPU_OP_CHECK(op, !x_zero || (x_zero.dtype == x.dtype && x_zero.elements() == 1), "expected x_zero_point to be one ",
+               NameOf(x.dtype), ", got ", NameOf(x_zero.dtype), " ", x_zero.shape);
+  NPU_OP_CHECK(op,
+               !weight_zero || (weight_zero.dtype == weight.dtype &&
+                                (weight_zero.elements() == 1 || weight_zero.shape == Shape{out})),
+               "expected w_zero_point to be one ", NameOf(weight.dtype), ", or one for each of ", out,
+               " output channels, got ", NameOf(weight_zero.dtype), " ", weight_zero.shape);
   convolution::CheckBias(op, bias, out);
   Taps taps(convolution::AxesOf(op, attributes, x.shape, weight.shape));
   return {std::move(taps), x, weight, x_zero, weight_zero, bias, groups};
