@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -124,6 +126,14 @@ def test_type_argument_is_the_nodes_code_and_the_references_name(given: object) 
 def test_reference_signature_matches_the_schema() -> None:
     with pytest.raises(DefinitionError, match=r"\[npu_t\] expected the reference to take"):
         _op().reference(lambda x, a=1.0: x)
+
+
+def test_documentation_names_the_arguments_as_the_signature_does() -> None:
+    for name in ("npu_rms_norm", "npu_rms_norm_backward", "npu_transpose"):
+        function = getattr(onnxruntime_npu, name)
+        text = "".join(line for line in function.__doc__.split("\n") if "Schema:" not in line)
+        assert "input" in inspect.signature(function).parameters and "input" in text
+        assert re.search(r"\bself\b", text) is None, text
 
 
 def test_family_definitions_can_share_a_helper_module(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 
 from .composition import Composition
 from .definition import Op
@@ -61,21 +62,25 @@ def return_type(schema: Schema) -> str:
 
 
 def describe(op: Op | Composition, schema: Schema) -> str:
-    """Return the documentation of one torch name."""
+    """Return the documentation of one torch name, with ``input`` for ``self`` as in `signature`."""
     for partner in op.partners:
         if partner.schema is schema:
-            return f"{inspect.getdoc(partner.function) or ''}\n\nSchema: {schema}"
-    lines = [op.doc]
+            return f"{_text(inspect.getdoc(partner.function))}\n\nSchema: {schema}"
     if isinstance(op, Composition):
-        what = inspect.getdoc(op.function_body) or ""
-        return "\n\n".join([op.doc, what, f"Schema: {schema}\nONNX: standard operators"])
+        what = _text(inspect.getdoc(op.function_body))
+        return "\n\n".join([_text(op.doc), what, f"Schema: {schema}\nONNX: standard operators"])
+    lines = [_text(op.doc)]
     reference = inspect.getdoc(op.reference_function)
     if reference:
-        lines += ["", reference]
+        lines += ["", _text(reference)]
     lines += ["", f"Schema: {schema}", f"ONNX: npu::{op.onnx_type}"]
     if op.backward_formula:
-        lines.append(f"Gradient: {', '.join(op.backward_formula.arguments)}")
+        lines.append(_text(f"Gradient: {', '.join(op.backward_formula.arguments)}"))
     lines.append("")
-    lines += [f"{x.name}: {', '.join(x.dtypes)}" for x in op.inputs]
+    lines += [f"{_text(x.name)}: {', '.join(x.dtypes)}" for x in op.inputs]
     lines += [f"-> {y.name}: {', '.join(y.dtypes)}" for y in op.outputs]
     return "\n".join(lines)
+
+
+def _text(text: str | None) -> str:
+    return re.sub(r"\bself\b", "input", text or "")
