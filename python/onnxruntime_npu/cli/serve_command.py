@@ -29,9 +29,9 @@ def add_command(commands: Commands) -> None:
         "serve",
         help="an OpenAI-compatible service for exported models",
         description="Serve a model exported with --cache paged (/v1/chat/completions, "
-        "/v1/completions) or an exported encoder (/v1/embeddings), with /v1/models, /tokenize, "
-        f"/detokenize, /health, /ready and /metrics. With the environment variable {API_KEY} set, "
-        "clients have to send its value as their API key.",
+        "/v1/completions, /v1/responses) or an exported encoder (/v1/embeddings), with /v1/models, "
+        "/tokenize, /detokenize, /health, /ready and /metrics, and a page to chat at /. With the "
+        f"environment variable {API_KEY} set, clients have to send its value as their API key.",
     )
     serve.add_argument(
         "model_dir",
