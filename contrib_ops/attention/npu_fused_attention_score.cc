@@ -22,7 +22,7 @@ using attention::Sequence;
 
 constexpr const char* kOp = "npu_fused_attention_score";
 // The engine reads rows of heads: planes [D, S] are transposed to [S, D] first.
-struct Turned {
+struct TransposedPlanes {
   const void* from = nullptr;  // null: nothing to do
   void* to = nullptr;
   int64_t planes = 0, rows = 0, columns = 0;  // of the result
@@ -30,7 +30,7 @@ struct Turned {
 };
 
 template <class T>
-void TurnPlanes(const Turned& t) {
+void TransposePlanes(const TransposedPlanes& t) {
   ParallelFor(t.planes, 1, [&](int64_t begin, int64_t end) {
     for (int64_t plane = begin; plane < end; ++plane) {
       const T* from = static_cast<const T*>(t.from) + plane * t.rows * t.columns;
@@ -44,9 +44,9 @@ void TurnPlanes(const Turned& t) {
   });
 }
 
-void Turn(const Turned& t) {
+void Transpose(const TransposedPlanes& t) {
   if (t.from == nullptr) return;
-  t.element_size == 4 ? TurnPlanes<uint32_t>(t) : TurnPlanes<uint16_t>(t);
+  t.element_size == 4 ? TransposePlanes<uint32_t>(t) : TransposePlanes<uint16_t>(t);
 }
 
 class FusedAttentionScoreKernel final : public Kernel {
@@ -97,10 +97,10 @@ class FusedAttentionScoreKernel final : public Kernel {
     p.head_size = q[3];
     p.value_size = v[3];
     p.scale = scale_;
-    std::array<Turned, 3> turned;
-    p.query = {InRows(ctx, query, q, 0, turned[0]), rows * q[3], q[3]};
-    static_cast<attention::Rows&>(p.key) = {InRows(ctx, key, k, 1, turned[1]), keys * k[3], k[3]};
-    static_cast<attention::Rows&>(p.value) = {InRows(ctx, value, v, 2, turned[2]), keys * v[3], v[3]};
+    std::array<TransposedPlanes, 3> transposed;
+    p.query = {InRows(ctx, query, q, 0, transposed[0]), rows * q[3], q[3]};
+    static_cast<attention::Rows&>(p.key) = {InRows(ctx, key, k, 1, transposed[1]), keys * k[3], k[3]};
+    static_cast<attention::Rows&>(p.value) = {InRows(ctx, value, v, 2, transposed[2]), keys * v[3], v[3]};
     p.output = {output.data, v[3], heads * v[3]};
     p.bias = {mask.data, m[1] == 1 ? 0 : m.Elements(2, 4), m[2] == 1 ? 0 : m[3]};
     if (keep_prob_ < 1.0) p.dropout = {keep_prob_, seed_ != 0 ? seed_ : DrawSeed(ctx.stream()), 0};
@@ -118,8 +118,8 @@ class FusedAttentionScoreKernel final : public Kernel {
       s.dropout = b * Shape{batch, heads, rows, keys}.Elements(1, 4);
       p.sequences.push_back(s);
     }
-    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), [turned] {
-      for (const Turned& t : turned) Turn(t);
+    attention::LaunchWork(ctx, kOp, attention::Attention(std::move(p)), [transposed] {
+      for (const TransposedPlanes& t : transposed) Transpose(t);
     });
   }
 
@@ -135,10 +135,11 @@ class FusedAttentionScoreKernel final : public Kernel {
     return shape;
   }
 
-  void* InRows(OpContext& ctx, const TensorView& t, const Shape& shape, size_t operand, Turned& turned) const {
+  void* InRows(OpContext& ctx, const TensorView& t, const Shape& shape, size_t operand,
+               TransposedPlanes& transposed) const {
     if (!transposed_[operand] || t.elements() == 0) return t.data;
-    turned = {t.data, ctx.Workspace(t.bytes()), shape.Elements(0, 2), shape[2], shape[3], BitsOf(t.dtype) / 8u};
-    return turned.to;
+    transposed = {t.data, ctx.Workspace(t.bytes()), shape.Elements(0, 2), shape[2], shape[3], BitsOf(t.dtype) / 8u};
+    return transposed.to;
   }
 
   float scale_ = 1.0f;

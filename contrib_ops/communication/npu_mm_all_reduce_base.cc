@@ -9,7 +9,7 @@
 #include "ep/kernels/communication/rank_group.h"
 #include "ep/kernels/communication/rank_product.h"
 #include "ep/kernels/communication/sums.h"
-#include "ep/kernels/communication/unused.h"
+#include "ep/kernels/communication/unused_arguments.h"
 #include "ep/kernels/convert.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/scale_values.h"

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "ep/kernels/detection/extremes.h"
+#include "ep/kernels/detection/nan_min_max.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/op_check.h"
 

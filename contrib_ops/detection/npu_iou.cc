@@ -1,7 +1,7 @@
 // npu_iou(bboxes, gtboxes; mode) -> y. The semantics are in npu_iou.py.
 #include "contrib_ops/detection/npu_iou.h"
 
-#include "ep/kernels/detection/extremes.h"
+#include "ep/kernels/detection/nan_min_max.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/op_check.h"
 #include "ep/runtime/environment.h"

@@ -2,7 +2,7 @@
 // selected_indices, valid_outputs. The semantics are in npu_nms_v4.py.
 #include "contrib_ops/detection/npu_nms_v4.h"
 
-#include "ep/kernels/detection/greedy_choice.h"
+#include "ep/kernels/detection/greedy_suppression.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/op_check.h"

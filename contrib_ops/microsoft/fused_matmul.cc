@@ -10,7 +10,7 @@ namespace {
 
 constexpr const char* kOp = "FusedMatMul";
 
-Shape Turned(Shape shape, bool transposed) {
+Shape Transposed(Shape shape, bool transposed) {
   const int rank = shape.rank();
   if (transposed && rank >= 2) std::swap(shape[rank - 1], shape[rank - 2]);
   return shape;
@@ -25,16 +25,17 @@ class FusedMatMulKernel final : public Kernel {
  public:
   explicit FusedMatMulKernel(const KernelInfo& info)
       : alpha_(static_cast<float>(info.attributes.Float("alpha"))),
-        turn_a_(info.attributes.Bool("transA")),
-        turn_b_(info.attributes.Bool("transB")),
+        transpose_a_(info.attributes.Bool("transA")),
+        transpose_b_(info.attributes.Bool("transB")),
         packed_(info.float32_products) {}
 
   bool PrePack(size_t input, const TensorView& constant, Stream& stream) override {
     const Shape& shape = constant.shape;
     if (input != 1 || shape.rank() < 2 || !gemm::Supports(constant.dtype) || shape.Elements(0, shape.rank() - 2) != 1)
       return false;
-    const Shape turned = Turned(shape, turn_b_);
-    packed_.Pack(kOp, constant.dtype, Operand(constant, 0, turned[shape.rank() - 2], turned.back(), turn_b_), stream);
+    const Shape transposed = Transposed(shape, transpose_b_);
+    packed_.Pack(kOp, constant.dtype,
+                 Operand(constant, 0, transposed[shape.rank() - 2], transposed.back(), transpose_b_), stream);
     weight_ = constant;
     weight_.data = nullptr;
     return true;
@@ -44,14 +45,14 @@ class FusedMatMulKernel final : public Kernel {
     const TensorView a = ctx.Input(0), b = packed_ ? weight_ : ctx.Input(1);
     NPU_OP_CHECK(kOp, a.dtype == b.dtype, "expected operands of one type, got ", NameOf(a.dtype), " and ",
                  NameOf(b.dtype));
-    const MatMulShape s = InferMatMul(kOp, Turned(a.shape, turn_a_), Turned(b.shape, turn_b_));
+    const MatMulShape s = InferMatMul(kOp, Transposed(a.shape, transpose_a_), Transposed(b.shape, transpose_b_));
     const TensorView y = ctx.Output(0, a.dtype, s.output);
     if (y.elements() == 0) return;
-    const bool turn_a = turn_a_ && a.shape.rank() >= 2, turn_b = turn_b_ && b.shape.rank() >= 2;
-    ctx.Launch(kOp, [this, a, b, y, s, turn_a, turn_b] {
+    const bool transpose_a = transpose_a_ && a.shape.rank() >= 2, transpose_b = transpose_b_ && b.shape.rank() >= 2;
+    ctx.Launch(kOp, [this, a, b, y, s, transpose_a, transpose_b] {
       ForEachEntry(s, [&](int64_t i) {
-        const gemm::Matrix rows = Operand(a, s.AIndex(i), s.m, s.k, turn_a);
-        const gemm::Matrix columns = Operand(b, s.BIndex(i), s.k, s.n, turn_b);
+        const gemm::Matrix rows = Operand(a, s.AIndex(i), s.m, s.k, transpose_a);
+        const gemm::Matrix columns = Operand(b, s.BIndex(i), s.k, s.n, transpose_b);
         const gemm::Result c{y.as<char>() + BytesFor(y.dtype, i * s.m * s.n), y.dtype, s.n};
         const gemm::Epilogue epilogue{.alpha = alpha_};
         if (y.dtype == DType::kFloat64) {
@@ -69,7 +70,7 @@ class FusedMatMulKernel final : public Kernel {
 
  private:
   float alpha_;
-  bool turn_a_, turn_b_;
+  bool transpose_a_, transpose_b_;
   gemm::PackedWeight packed_;
   TensorView weight_;  // type and shape
 };

@@ -319,7 +319,7 @@ def test_float64_stays_in_single_operators(rng):
     np.testing.assert_array_equal(fused, plain)
 
 
-def turned_keys(
+def permuted_keys(
     feeds: dict[str, np.ndarray], order: tuple[int, ...]
 ) -> tuple[dict, onnx.NodeProto]:
     """The keys with their axes in this order, and the Transpose that gives [B, N, D, T]."""
@@ -333,7 +333,7 @@ def turned_keys(
 @pytest.mark.parametrize("masked", [False, True])
 def test_keys_whose_axes_are_in_another_order(rng, order, masked):
     """As onnxruntime leaves them, which joins two transpositions to one."""
-    feeds, turn = turned_keys(operands(rng), order)
+    feeds, turn = permuted_keys(operands(rng), order)
     nodes = [turn, *SCALED, *(MASKED + REPLACED if masked else PLAIN)]
     (fused,), (plain,), groups = run(nodes, feeds)
     assert set(groups.values()) == {"npu.fused:Attention"}
@@ -349,7 +349,7 @@ def test_keys_whose_axes_are_in_another_order(rng, order, masked):
 
 
 def test_attention_is_fused_behind_onnxruntimes_own_optimizations(rng):
-    feeds, _ = turned_keys(operands(rng), (0, 2, 1, 3))
+    feeds, _ = permuted_keys(operands(rng), (0, 2, 1, 3))
     nodes = [
         node("Transpose", "k", "heads", perm=[0, 2, 1, 3]),
         node("Transpose", "heads", "t", perm=[0, 1, 3, 2]),

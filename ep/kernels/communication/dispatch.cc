@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "ep/kernels/communication/unused.h"
+#include "ep/kernels/communication/unused_arguments.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/quantization/quantized_row.h"
 

@@ -12,7 +12,7 @@
 
 #include "ep/kernels/communication/overlap.h"
 #include "ep/kernels/communication/rank_group.h"
-#include "ep/kernels/communication/unused.h"
+#include "ep/kernels/communication/unused_arguments.h"
 #include "ep/kernels/gemm/packed_weight.h"
 #include "ep/kernels/op_check.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <iterator>
 
-#include "ep/kernels/communication/unused.h"
+#include "ep/kernels/communication/unused_arguments.h"
 #include "ep/kernels/moe/rows.h"
 #include "ep/kernels/op_check.h"
 

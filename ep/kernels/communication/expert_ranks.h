@@ -9,7 +9,7 @@
 #include <string>
 
 #include "ep/kernels/communication/rank_group.h"
-#include "ep/kernels/communication/unused.h"
+#include "ep/kernels/communication/unused_arguments.h"
 
 namespace npu {
 

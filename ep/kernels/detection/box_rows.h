@@ -1,7 +1,7 @@
 // Functions of two boxes, row by row: [N, 4] and [N, 4] to [N, 4].
 #pragma once
 
-#include "ep/kernels/detection/extremes.h"
+#include "ep/kernels/detection/nan_min_max.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/op_check.h"
 

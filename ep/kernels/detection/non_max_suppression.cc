@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ep/kernels/detection/greedy_choice.h"
+#include "ep/kernels/detection/greedy_suppression.h"
 #include "ep/kernels/detection/suppression.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"

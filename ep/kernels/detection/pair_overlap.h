@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "ep/kernels/detection/extremes.h"
+#include "ep/kernels/detection/nan_min_max.h"
 #include "ep/kernels/float_values.h"
 #include "ep/kernels/op_check.h"
 

@@ -60,7 +60,7 @@ struct Cache {
 
   HostTensor Flat() const { return integers.As(DType::kInt8, {kPages, kBlock, integers.elements() / kPages / kBlock}); }
   // [kPages, kKeyHeads, kBlock], as antiquant mode 5 takes them.
-  HostTensor Turned() const {
+  HostTensor HeadMajorScales() const {
     HostTensor out = HostTensor::Random(DType::kFloat32, {kPages, kKeyHeads, kBlock}, 1);
     for (int64_t page = 0; page < kPages; ++page)
       for (int64_t row = 0; row < kBlock; ++row)
@@ -93,7 +93,7 @@ void CheckAttention(DType dtype, const Case& c) {
       {{"input_layout", std::string("TND")}, {"key_antiquant_mode", int64_t{5}}, {"value_antiquant_mode", int64_t{5}}});
   std::vector<HostTensor> all(27);
   all[0] = query, all[1] = keys.Flat(), all[2] = values.Flat(), all[4] = mask, all[5] = ends, all[6] = lengths;
-  all[14] = keys.Turned(), all[16] = values.Turned(), all[18] = table;
+  all[14] = keys.HeadMajorScales(), all[16] = values.HeadMajorScales(), all[18] = table;
   CHECK(found.values() == RunOp("npu::NPUFusedInferAttentionScore", all, options)[0].values());
 }
 

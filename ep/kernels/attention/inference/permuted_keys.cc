@@ -15,9 +15,9 @@ namespace {
 constexpr const char* kOp = "Attention";
 constexpr int kRank = 4;
 
-class TurnedKeys final : public Kernel {
+class PermutedKeys final : public Kernel {
  public:
-  explicit TurnedKeys(const KernelInfo& info) : perm_(info.attributes.Ints("key_perm")) {
+  explicit PermutedKeys(const KernelInfo& info) : perm_(info.attributes.Ints("key_perm")) {
     KernelInfo plain = info;
     plain.since_version = 23;
     plain.input_shapes.clear();  // of other keys
@@ -63,7 +63,7 @@ NPU_ONNX_KERNEL({
     .outputs = {Output("Y", kFloats)},
     .attributes = {FloatAttribute("scale"), IntAttribute("is_causal", 0), FloatAttribute("softcap", 0.0),
                    IntAttribute("qk_matmul_output_mode", 0), IntsAttribute("key_perm")},
-    .make = MakeKernel<TurnedKeys>,
+    .make = MakeKernel<PermutedKeys>,
     .unsupported = WhyNot,
 });
 

@@ -62,7 +62,7 @@ bool Broadcasts(const FusionGraph& graph, const ValueView& table, const ValueVie
 }
 
 // The sine of sin * concat(-second half of x, first half of x).
-const ValueView* TakeTurned(FusionMatch& match, const ValueView& value, const ValueView& x) {
+const ValueView* TakeRotatedHalf(FusionMatch& match, const ValueView& value, const ValueView& x) {
   const GraphNode* product = match.TakeProducer(value, "Mul");
   for (size_t i = 0; product != nullptr && i < 2; ++i) {
     FusionMatch with = match;
@@ -87,7 +87,7 @@ std::optional<FusedNode> MatchRotary(const FusionGraph& graph, const GraphNode& 
     if (straight == nullptr) continue;
     const ValueView &x = straight->inputs[i % 2], &cos = OtherOf(*straight, i % 2);
     if (!x.rank_known || x.shape.empty() || x.shape.back() < 2 || x.shape.back() % 2 != 0) continue;
-    const ValueView* sin = TakeTurned(with, OtherOf(last, i / 2), x);
+    const ValueView* sin = TakeRotatedHalf(with, OtherOf(last, i / 2), x);
     if (sin == nullptr || !Broadcasts(graph, cos, x) || !Broadcasts(graph, *sin, x)) continue;
     return FusedNode{.domain = "npu",
                      .type = "NPURotaryMul",
