@@ -45,18 +45,20 @@ class StandardRmsNorm(Rule):
 
 
 class SkipRmsNorm(AddedNorm):
-    """A residual added before the norm: ``npu_add_rms_norm``."""
+    """A residual added before the norm: ``npu_add_rms_norm``, which does not broadcast."""
 
     def normed(
         self, nodes: Nodes, node: ir.Node, x: ir.Value, skip: ir.Value, gamma: ir.Value
     ) -> tuple[ir.Value, ir.Value]:
-        """Add x and skip."""
+        """Add x and skip, by a node of its own where the skip may have fewer rows."""
         require(given(node, 3) is None, "it has a bias")
+        epsilon = attribute(node, "epsilon", 1e-5)
         if _broadcasts(skip, x):
             skip = nodes.onnx("Expand", skip, nodes.onnx("Shape", x, dtype=ir.DataType.INT64))
-        normed, _rstd, total = nodes.npu(
-            "npu_add_rms_norm", x, skip, gamma, epsilon=attribute(node, "epsilon", 1e-5)
-        )
+        elif not _same_shapes(skip, x):
+            total = nodes.onnx("Add", x, skip)
+            return nodes.npu("npu_rms_norm", total, gamma, epsilon=epsilon)[0], total
+        normed, _rstd, total = nodes.npu("npu_add_rms_norm", x, skip, gamma, epsilon=epsilon)
         return normed, total
 
 
@@ -66,6 +68,15 @@ def _broadcasts(skip: ir.Value, x: ir.Value) -> bool:
         return False
     ones = [size == 1 != other for size, other in zip(skip.shape, x.shape, strict=False)]
     return len(skip.shape) < len(x.shape) or any(ones)
+
+
+def _same_shapes(skip: ir.Value, x: ir.Value) -> bool:
+    """Return whether the file states that both have the same sizes."""
+    if skip is x:
+        return True
+    if skip.shape is None or x.shape is None or skip.shape != x.shape:
+        return False
+    return all(isinstance(size, int) or size.value is not None for size in x.shape)
 
 
 class WrittenOutRmsNorm(Rule):

@@ -65,6 +65,31 @@ def test_norm_of_a_sum_with_what_all_rows_share(tmp_path, shape):
     check(model, tmp_path, inputs, {"NPUAddRmsNorm": 1}, TOLERANCE[np.float32])
 
 
+@pytest.mark.parametrize("op_type", ["SkipSimplifiedLayerNormalization", "Add"])
+@pytest.mark.parametrize("batches", [("b", "c"), (None, None), ("b", "b")])
+def test_norm_of_a_sum_whose_batches_the_file_does_not_state(tmp_path, batches, op_type):
+    inputs = {"x": normal(2, 3, 48, seed=0), "skip": normal(1, 3, 48, seed=1)}
+    if same := batches == ("b", "b"):
+        inputs["skip"] = inputs["x"]
+    if op_type == "Add":
+        nodes = [
+            helper.make_node("Add", ["x", "skip"], ["total"]),
+            helper.make_node("RMSNormalization", ["total", "gamma"], ["y"]),
+        ]
+    else:
+        names = ["x", "skip", "gamma"], ["y", "", "", "total"]
+        nodes = [helper.make_node(op_type, *names, domain=MICROSOFT)]
+    results = {"y": np.float32, "total": np.float32}
+    model = model_of(nodes, inputs, results, {"gamma": normal(48)}, opset=23)
+    for given, batch in zip(model.graph.input, batches, strict=True):
+        size = given.type.tensor_type.shape.dim[0]
+        size.Clear()
+        if batch is not None:
+            size.dim_param = batch
+    fused = {"NPUAddRmsNorm": 1} if same else {"NPURmsNorm": 1}
+    check(model, tmp_path, inputs, fused, TOLERANCE[np.float32])
+
+
 @DTYPES
 @pytest.mark.parametrize("outputs", [["y"], ["y", "", "", "total"]])
 @pytest.mark.parametrize("given", [["beta", "bias"], ["beta"], []])
