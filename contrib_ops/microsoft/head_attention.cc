@@ -92,6 +92,15 @@ void HeadAttention::Launch(OpContext& ctx) const {
     s.value = entry * all_values.axes.batch_stride + first * all_values.axes.row_stride;
     s.output = (entry * q.rows + first) * columns;
     s.bias = b * score_bias.batch_stride();
+    const bool fewer_rows = causal && 0 < rows && rows < s.key_len - past_rows;
+    if (fewer_rows) s.query_rows = s.query_len = rows - 1;
+    p.sequences.push_back(s);
+    if (!fewer_rows) continue;
+    s.query_rows = s.query_len = 1;
+    s.right = attention::kUnbounded;
+    s.query += (rows - 1) * queries.axes.row_stride;
+    s.output += (rows - 1) * columns;
+    s.bias += (rows - 1) * p.bias.row_stride;
     p.sequences.push_back(s);
   }
   const auto before = [queries = queries.appended, keys = all_keys.appended, values = all_values.appended, score_bias] {

@@ -49,7 +49,7 @@ struct HeadAttention {
   int64_t past_capacity = 0;  // rows that it has
   int64_t capacity = 0;       // rows of present: those of the past and the new ones, or more
   double scale = 0.0;         // 0: 1 / sqrt(head size)
-  bool causal = false;        // row i sees the past and the new keys up to i
+  bool causal = false;        // row i sees the past and the new keys up to i, the last one all, as in onnxruntime
   const char* mask_name = "mask_index";
   TensorView mask = {}, bias = {};  // see ScoreBias
   float hidden = -10000.0f;

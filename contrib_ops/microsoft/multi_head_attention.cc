@@ -59,7 +59,7 @@ class MultiHeadAttentionKernel final : public Kernel {
                     .bias = ctx.Input(in_.score_bias),
                     .hidden = hidden_};
     SetRows(query, ctx.Input(kKey), ctx.Input(kValue), a);
-    a.causal = causal_ && a.query.axes.rows > 1;  // a lone query sees all keys, as in onnxruntime's own kernel
+    a.causal = causal_;
     if (ctx.Input(in_.bias)) SetBias(ctx.Input(in_.bias), ctx.Input(kKey), a);
     SetCache(ctx, a);
     a.Launch(ctx);

@@ -60,10 +60,12 @@ class MultiHeadAttention(Rule):
                 for part, before in zip(parts, (query, key, value), strict=True):
                     part.shape = before.shape
             queries, keys, values = (heads_of(nodes, x, heads) for x in parts)
+        own = _as_many_rows(queries, keys)
         keys, values = (appended(nodes, p, x) for p, x in zip(past, (keys, values), strict=True))
         y_new = attended(
-            nodes, node, queries, keys, values, past[0], given(node, _PADDING), given(node, _ADDED)
-        )
+            nodes, node, queries, keys, values, past[0], given(node, _PADDING), given(node, _ADDED),
+            own=own,
+        )  # fmt: skip
         return [y_new, keys, values][: self._outputs]
 
 
@@ -105,11 +107,14 @@ def attended(
     past: ir.Value | None,
     padding: ir.Value | None,
     added: ir.Value | None,
+    *,
+    own: bool,
 ) -> ir.Value:
     """Return [B, S, N * D] of heads, by the attributes that onnxruntime's operators share.
 
     ``past`` is the part of the keys that was cached; ``padding`` [B, T] or [B, S, T] is 0 for keys
-    that are not seen, or [B] how many of the first are.
+    that are not seen, or [B] how many of the first are; ``own`` says that each query has one of
+    the keys that were not cached, as the file states.
     """
     if padding is not None and rank(padding) == 1:
         padding = _seen(nodes, padding, keys)
@@ -122,7 +127,8 @@ def attended(
         hidden = nodes.onnx("Equal", padding, zero, dtype=_BOOL)
         hidden = nodes.onnx("Unsqueeze", hidden, [1, 2] if rank(padding) == 2 else [1])
         hidden.shape = ir.Shape([None, 1, 1 if rank(padding) == 2 else None, None])
-    if attribute(node, "unidirectional", 0) and (later := _later(nodes, queries, keys, past)):
+    causal = attribute(node, "unidirectional", 0)
+    if causal and (later := _later(nodes, queries, keys, past, own=own)):
         if hidden is None:
             hidden = later
         else:
@@ -138,18 +144,28 @@ def attended(
     return made
 
 
+def _as_many_rows(queries: ir.Value, keys: ir.Value) -> bool:
+    """Return whether the file states that there are as many keys as queries."""
+    if queries.shape is None or keys.shape is None:
+        return False
+    size = queries.shape[2]
+    return size == keys.shape[2] and (isinstance(size, int) or size.value is not None)
+
+
 def _later(
-    nodes: Nodes, queries: ir.Value, keys: ir.Value, past: ir.Value | None
+    nodes: Nodes, queries: ir.Value, keys: ir.Value, past: ir.Value | None, *, own: bool
 ) -> ir.Value | None:
-    """Return [S, T], which keys a causal row does not see, or None: a lone one sees all."""
-    length = static_size(queries, 2)
-    if length == 1:
+    """Return [S, T], which keys a causal row does not see, or None: the last row sees all."""
+    if static_size(queries, 2) == 1:
         return None
     later = later_keys(nodes, queries, keys, past)
-    if past is not None or length is not None:  # with a cache, a lone row is the last one
+    if own:
         return later
-    several = nodes.onnx("Greater", nodes.size(queries, 2), nodes.constant([1]), dtype=_BOOL)
-    later = nodes.onnx("And", later, several, dtype=_BOOL)
+    zero, one = (nodes.constant(v) for v in (0, 1))
+    count = nodes.onnx("Squeeze", nodes.size(queries, 2), [0])
+    rows = nodes.onnx("Unsqueeze", nodes.onnx("Range", zero, count, one), [1])
+    early = nodes.onnx("Less", rows, nodes.onnx("Sub", count, one), dtype=_BOOL)
+    later = nodes.onnx("And", later, early, dtype=_BOOL)
     later.shape = ir.Shape([None, None])
     return later
 

@@ -54,7 +54,7 @@ class ProjectedAttention(Rule):
         results = [
             attended(
                 nodes, node, queries, keys, values, cached[0], given(node, _MASK),
-                given(node, _ADDED),
+                given(node, _ADDED), own=True,
             )
         ]  # fmt: skip
         if self._outputs > 1:

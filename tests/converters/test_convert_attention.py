@@ -316,10 +316,11 @@ def test_multi_head_attention_with_a_cache(tmp_path, past, mask, bias, causal):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_a_lone_row_of_causal_attention_sees_all_keys(tmp_path, known):
+@pytest.mark.parametrize("rows", [1, NEW])
+def test_the_last_row_of_causal_attention_sees_all_keys(tmp_path, rows, known):
     columns = HEADS * SIZE
-    inputs = {"q": normal(BATCH, 1, columns)}
-    inputs |= {n: normal(BATCH, PAST, columns, seed=i) for i, n in enumerate("kv", 5)}
+    inputs = {"q": normal(BATCH, rows, columns)}
+    inputs |= {n: normal(BATCH, PAST + NEW, columns, seed=i) for i, n in enumerate("kv", 5)}
     options = {"domain": MICROSOFT, "num_heads": HEADS, "unidirectional": 1}
     node = helper.make_node("MultiHeadAttention", ["q", "k", "v"], ["y"], **options)
     model = model_of([node], inputs, {"y": np.float32})

@@ -204,18 +204,31 @@ def test_cross_attention() -> None:
         close(mha(run_npu, given)[0], mha(run_cpu, given)[0])
 
 
-@pytest.mark.parametrize("masked", [False, True])
-def test_a_lone_row_sees_all_keys_where_attention_is_causal(masked: bool) -> None:
+@pytest.mark.parametrize("rows", [1, ROWS])
+@pytest.mark.parametrize("mask", ["none", "lengths", "rows", "added"])
+def test_the_last_row_sees_all_keys_where_attention_is_causal(mask: str, rows: int) -> None:
     """As in a step whose keys come from a cache that the model keeps itself."""
     rng = np.random.default_rng(12)
     given = mha_inputs(rng, keys=9)
-    given[0] = given[0][:, :1]
-    if masked:
-        given[4] = np.array([9, 4], np.int32)[:BATCH]
+    given[0] = given[0][:, :rows]
+    if mask == "lengths":
+        given[4] = np.array([9, 4], np.int32)
+    elif mask == "rows":
+        given[4] = (rng.random((BATCH, rows, 9)) < 0.6).astype(np.int32)
+    elif mask == "added":
+        given[5] = random(rng, "float32", 1, HEADS, rows, 9)
     for _ in range(2):
         got = mha(run_npu, given, unidirectional=1, **VALUE)[0]
         close(got, mha(run_cpu, given, unidirectional=1, **VALUE)[0])
         given[1], given[2] = heads_first(given[1]), heads_first(given[2])
+
+
+def test_the_last_row_sees_all_keys_behind_a_cache() -> None:
+    rng = np.random.default_rng(13)
+    given = mha_inputs(rng, keys=9, past=True)
+    got = mha(run_npu, given, 3, unidirectional=1)
+    for value, expected in zip(got, mha(run_cpu, given, 3, unidirectional=1), strict=True):
+        close(value, expected)
 
 
 def test_packed_operands() -> None:
