@@ -1,5 +1,6 @@
 // AffineGrid (ai.onnx 20): the points of an image or a volume, from -1 to 1 along each axis, under affine maps: a grid
-// for GridSample.
+// for GridSample. With align_corners, the only point of an axis is at -1, as in onnx's reference; onnxruntime's CPU
+// provider puts it at 1, torch at 0.
 #include <algorithm>
 #include <array>
 #include <cstdint>
