@@ -228,6 +228,15 @@ def test_slices_backwards_from_before_the_first_element_begin_at_it() -> None:
                 assert_close(sliced, expected, "float32")
 
 
+@pytest.mark.parametrize("end", [2**31 - 1, 2**63 - 1])
+def test_slices_backwards_to_the_largest_integer_include_the_first_element(end: int) -> None:
+    """As onnxruntime takes it, whatever the direction."""
+    x = random(np.random.default_rng(3), "float32", 5, 2)
+    inputs = [x, *(np.array([v], np.int64) for v in (3, end, 0, -2))]
+    assert_close(run_npu("Slice", inputs)[0], run_cpu("Slice", inputs)[0], "float32")
+    np.testing.assert_array_equal(run_npu("Slice", inputs)[0], x[3::-2])
+
+
 def test_bad_slices_are_errors() -> None:
     x = np.zeros((2, 3), np.float32)
     node = Node("Slice", [x, ints(0), ints(1), ints(0), ints(1)])

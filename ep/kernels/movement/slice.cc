@@ -1,3 +1,5 @@
+#include <cstdint>
+
 #include "ep/kernels/movement/slice_range.h"
 #include "ep/kernels/movement/strided_copy.h"
 #include "ep/kernels/onnx_def.h"
@@ -45,7 +47,8 @@ class SliceKernel : public Kernel {
       // ONNX takes a start before the first element for the first one, with negative steps too; NumPy takes nothing
       // then.
       const int64_t start = std::max(starts[i], -x.shape[axis]);
-      const SliceRange range = ResolveSliceRange("Slice", start, ends[i], steps.empty() ? 1 : steps[i], x.shape[axis]);
+      const int64_t step = steps.empty() ? 1 : steps[i], end = step < 0 ? LastBackwards(ends[i]) : ends[i];
+      const SliceRange range = ResolveSliceRange("Slice", start, end, step, x.shape[axis]);
       shape[axis] = range.count;
       if (range.count == 0) continue;
       offset += range.start * strides[axis];
@@ -56,6 +59,9 @@ class SliceKernel : public Kernel {
     const char* from = x.data == nullptr ? nullptr : x.as<const char>() + offset * static_cast<int64_t>(size);
     LaunchStridedCopy(ctx, "Slice", shape, strides, size, y.data, from);
   }
+
+  // onnxruntime takes the largest integer for the end in either direction, which is before the first element here.
+  static int64_t LastBackwards(int64_t end) { return end == INT32_MAX || end == INT64_MAX ? INT64_MIN : end; }
 
   bool from_attributes_;
   std::vector<int64_t> starts_, ends_, axes_;
