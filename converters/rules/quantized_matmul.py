@@ -10,7 +10,7 @@ import torch
 
 from ..packing import packed_columns
 from .integers import float_type, floats, unpacked
-from .rule import MICROSOFT, Nodes, Rule, attribute, given, own_node, require
+from .rule import MICROSOFT, Nodes, Rule, attribute, given, own_node, rank, require
 
 
 class MatMulNBits(Rule):
@@ -34,6 +34,7 @@ class MatMulNBits(Rule):
         depth, columns = attribute(node, "K", 0), attribute(node, "N", 0)
         zeros, bias = given(node, 3), given(node, 5)
         require(bits in (4, 8), f"its weight has {bits} bits")
+        require(rank(x) != 1, "its input is a vector")
         require(given(node, 4) is None, "its inputs are permuted")
         packs = bits == 8 or columns % 8 == 0 or depth % 8 == 0
         require(packs, "its sizes are no multiples of 8")

@@ -52,7 +52,7 @@ class SkipRmsNorm(AddedNorm):
     ) -> tuple[ir.Value, ir.Value]:
         """Add x and skip, by a node of its own where the skip may have fewer rows."""
         require(given(node, 3) is None, "it has a bias")
-        epsilon = attribute(node, "epsilon", 1e-5)
+        epsilon = attribute(node, "epsilon", 1e-12)
         if _broadcasts(skip, x):
             skip = nodes.onnx("Expand", skip, nodes.onnx("Shape", x, dtype=ir.DataType.INT64))
         elif not _same_shapes(skip, x):

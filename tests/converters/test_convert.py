@@ -51,6 +51,15 @@ def test_norm_of_a_sum(tmp_path, outputs, dtype):
     check(model, tmp_path, inputs, {"NPUAddRmsNorm": 1}, TOLERANCE[dtype])
 
 
+@pytest.mark.parametrize("op_type", ["SkipSimplifiedLayerNormalization", "SkipLayerNormalization"])
+def test_norm_of_a_small_sum_without_an_epsilon(tmp_path, op_type):
+    inputs = {n: normal(2, 3, 48, scale=1e-4, seed=i) for i, n in enumerate(("x", "skip"))}
+    node = helper.make_node(op_type, ["x", "skip", "gamma"], ["y"], domain=MICROSOFT)
+    model = model_of([node], inputs, {"y": np.float32}, {"gamma": normal(48)})
+    fused = {"NPUAddRmsNorm": 1} if "Simplified" in op_type else {}
+    check(model, tmp_path, inputs, fused, TOLERANCE[np.float32])
+
+
 @pytest.mark.parametrize("shape", [(3, 48), (1, 3, 48)])
 def test_norm_of_a_sum_with_what_all_rows_share(tmp_path, shape):
     inputs = {"x": normal(2, 3, 48, seed=0), "skip": normal(*shape, seed=1)}
@@ -317,6 +326,11 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
             "its weight has 2 bits",
         ),
         (
+            node_of("MatMulNBits", ["x1", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=8,
+                    block_size=16),
+            "its input is a vector",
+        ),
+        (
             node_of("MultiHeadAttention", ["x", "x", "x", "", "bounds"], domain=MICROSOFT,
                     num_heads=2),
             "its padding is not told by the lengths of rows alone",
@@ -342,7 +356,7 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
     ],
 )  # fmt: skip
 def test_what_has_no_equivalent_stays_with_a_reason(tmp_path, node, reason):
-    inputs = {"x": normal(2, 3, 16), "x4": normal(2, 4, 3, 16)}
+    inputs = {"x": normal(2, 3, 16), "x1": normal(16), "x4": normal(2, 4, 3, 16)}
     weights = {
         "bounds": np.array([3, 2, 0, 0], np.int32),
         "w": normal(3, 16),
