@@ -66,11 +66,12 @@ class GatherBlockQuantized(Rule):
         integers = last_axes(_unpacked(nodes, numbers(table), bits), blocks or 0, block)
         point = nodes.constant(middle, scales.dtype)
         if zeros is not None:
-            held = last_axes(_unpacked(nodes, numbers(zeros), bits), -1)
+            held = last_axes(_unpacked(nodes, numbers(zeros), bits), (points or 0) * 8 // bits)
             held = nodes.onnx("Slice", held, [0], [blocks], [lead])
             point = nodes.onnx("Unsqueeze", held, [-1])
         scale = nodes.onnx("Unsqueeze", nodes.onnx("Gather", scales, indices, axis=0), [-1])
-        return last_axes(nodes.onnx("Mul", nodes.onnx("Sub", integers, point), scale), -1)
+        product = nodes.onnx("Mul", nodes.onnx("Sub", integers, point), scale)
+        return last_axes(product, (blocks or 0) * block)
 
 
 def _bytes_of(nodes: Nodes, value: ir.Value, added: int) -> ir.Value:

@@ -94,7 +94,7 @@ def check(
                 actual.astype(np.float32),
                 wanted.astype(np.float32),
                 rtol=0,
-                atol=tolerance * max(1.0, float(np.abs(wanted).max())),
+                atol=tolerance * max(1.0, float(np.abs(wanted).max(initial=0))),
                 err_msg=provider,
             )
     return report

@@ -43,7 +43,7 @@ def gather(weights, indices, bits=4, **attributes):
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("bits", [4, 8])
 @pytest.mark.parametrize("zeros", [False, True])
-@pytest.mark.parametrize("indices", [[[1, 8, -9], [0, 3, 3]], [7]])
+@pytest.mark.parametrize("indices", [[[1, 8, -9], [0, 3, 3]], [7], np.zeros((0, 1), np.int64)])
 def test_gather_of_bytes(tmp_path, indices, zeros, bits, dtype):
     model, inputs = gather(table(bits, zeros, dtype), indices, bits)
     check(model, tmp_path, inputs, {}, 0)  # one rounding, of the product
