@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from pathlib import Path
 
 import onnxruntime_npu
@@ -36,6 +38,21 @@ def test_the_application_answers_from_its_start_on(served_directory, encoder_dir
     assert children() <= before
 
 
+def test_an_application_that_is_started_again_is_ready_when_its_models_are(served_directory):
+    app = create_app(served_directory)
+    asked = {"prompt": "ab", "max_tokens": 4, "temperature": 0}
+    guided = {**asked, "response_format": {"type": "regex", "regex": "a+"}}
+    answers = []
+    for _ in range(2):
+        with TestClient(app) as client:
+            for body in (asked, guided):
+                answer = client.post("/v1/completions", json=body)
+                assert answer.status_code == 200, answer.text
+                answers.append(answer.json()["choices"][0]["text"])
+        assert TestClient(app).get("/ready").status_code == 503
+    assert answers[:2] == answers[2:]
+
+
 def test_the_key_is_that_of_the_environment(served_directory, monkeypatch):
     monkeypatch.setenv("ORT_NPU_API_KEY", "from outside")
     client = TestClient(create_app(served_directory))  # not started
@@ -44,10 +61,21 @@ def test_the_key_is_that_of_the_environment(served_directory, monkeypatch):
     assert client.get("/v1/models", headers=headers).status_code == 200
 
 
-def test_an_engine_that_does_not_start_fails_the_start(served_directory):
-    app = create_app(served_directory, provider="NoSuchProvider")
-    with pytest.raises(ServingError, match="NoSuchProvider"), TestClient(app):
-        pass
+def test_an_engine_that_does_not_start_fails_the_start(
+    served_directory, encoder_directory, tmp_path
+):
+    broken = shutil.copytree(served_directory, tmp_path / "broken")
+    (broken / "model.onnx").write_bytes(b"no model")
+    app = create_app(broken, embeddings=encoder_directory)
+
+    async def start() -> set[str]:
+        with pytest.raises(ServingError, match="the engine does not start"):
+            async with app.router.lifespan_context(app):
+                pass
+        return children()
+
+    before = children()
+    assert asyncio.run(start()) <= before  # the encoder's process has ended, too
 
 
 @pytest.mark.parametrize(

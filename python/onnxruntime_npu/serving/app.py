@@ -28,11 +28,13 @@ def service_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         for process in service.processes:
             process.start()
-        yield
-        for process in service.processes:
-            await process.stop()
-        if service.grammars is not None:
-            await service.grammars.stop()
+        try:
+            yield
+        finally:
+            for process in service.processes:
+                await process.stop()
+            if service.grammars is not None:
+                await service.grammars.stop()
 
     # Without FastAPI's own pages, whose scripts come from elsewhere.
     app = FastAPI(

@@ -54,6 +54,7 @@ def create_app(out_dir: str | Path, **options: Any) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(started: FastAPI) -> AsyncIterator[Any]:
+        unusable.clear()  # of an earlier start
         async with begin(started) as state:
             while not all(process.ready for process in service.processes):
                 if unusable:

@@ -50,10 +50,14 @@ class GrammarChecks:
             raise bad_request(told_refusal(reason), param=guidance.param)
 
     async def stop(self) -> None:
-        """End the process."""
+        """End the process; a later grammar starts it again."""
         if self._ended is not None:
             self._ended.cancel()
             await asyncio.gather(self._ended, return_exceptions=True)
+        async with self._turn:  # the check that it was to answer says "too complex", and ends
+            self._connection = self._ended = None
+            self._known.clear()
+        self._turn = asyncio.Lock()  # this one is of the running event loop
 
     async def _reason(self, guidance: Guidance) -> str:
         """Return why a grammar is refused; "": it is not."""

@@ -77,10 +77,13 @@ class Supervised(ABC, Generic[Limits]):
         self._supervisor = asyncio.get_running_loop().create_task(self._supervise())
 
     async def stop(self) -> None:
-        """End the process; requests that are left fail."""
+        """End the process, which may be started again; requests that are left fail."""
         if self._supervisor is not None:
             self._supervisor.cancel()
             await asyncio.gather(self._supervisor, return_exceptions=True)
+        self._supervisor = self._connection = self._limits = None
+        self._reason = ""
+        self._fail_all(ApiError(503, "engine_unavailable", f"the {self.name} has been stopped"))
 
     def resident_bytes(self) -> int:
         """Return the memory of the process; 0 if none runs."""
