@@ -20,7 +20,7 @@ import importlib
 import importlib.util
 from typing import Any
 
-from .extras import missing_package
+from .extras import missing_package, told_extra
 from .session.provider_library import get_ep_name, get_ep_names, get_library_path
 from .session.registration import register
 from .torch_device.torch_hook import define_operators_with_torch
@@ -70,11 +70,7 @@ def __getattr__(name: str) -> Any:
         if package is None:
             raise
         extra = "torch" if package == "torch" and not _needs(home)[1:] else "export"
-        raise ModuleNotFoundError(
-            f"{__name__}.{name} needs the package {package}: "
-            f"pip install 'onnxruntime-npu[{extra}]'",
-            name=error.name,
-        ) from error
+        raise told_extra(f"{__name__}.{name}", error, extra) from error
     globals()[name] = value
     return value
 

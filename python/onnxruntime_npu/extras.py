@@ -17,3 +17,10 @@ def missing_package(error: ModuleNotFoundError) -> str | None:
         return None
     named = (_NAMED.fullmatch(requirement) for requirement in required)
     return package if package in {match[1] for match in named if match} else None
+
+
+def told_extra(what: str, error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """Return the error that says which extra ``what`` needs."""
+    package = (error.name or "").partition(".")[0]
+    message = f"{what} needs the package {package}: pip install 'onnxruntime-npu[{extra}]'"
+    return ModuleNotFoundError(message, name=error.name)

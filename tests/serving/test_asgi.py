@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import onnxruntime_npu
@@ -51,6 +53,37 @@ def test_an_application_that_is_started_again_is_ready_when_its_models_are(serve
                 answers.append(answer.json()["choices"][0]["text"])
         assert TestClient(app).get("/ready").status_code == 503
     assert answers[:2] == answers[2:]
+
+
+def test_a_missing_package_is_named_with_the_extra_that_has_it(served_directory):
+    code = f"""
+import sys
+from onnxruntime_npu import serving
+
+def told(package, use):
+    kept, sys.modules[package] = sys.modules.get(package), None
+    try:
+        use()
+    except ModuleNotFoundError as error:
+        print(error)
+    if kept is None:
+        del sys.modules[package]
+    else:
+        sys.modules[package] = kept
+
+told("ray", lambda: serving.ray_app)
+told("fastapi", lambda: serving.create_app)
+told("fastapi", lambda: print("create_app" in dir(serving)))
+told("onnxruntime_genai", lambda: serving.create_app({str(served_directory)!r}))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        "onnxruntime_npu.serving.ray_app needs the package ray: pip install 'onnxruntime-npu[ray]'",
+        "onnxruntime_npu.serving.create_app needs the package fastapi: "
+        "pip install 'onnxruntime-npu[serve]'",
+        "False",
+        "serving needs the package onnxruntime_genai: pip install 'onnxruntime-npu[serve]'",
+    ], done.stderr
 
 
 def test_the_key_is_that_of_the_environment(served_directory, monkeypatch):

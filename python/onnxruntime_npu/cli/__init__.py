@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 
 from ..errors import ArgumentError, ExportError, ServingError, UnsupportedError
-from ..extras import missing_package
+from ..extras import missing_package, told_extra
 from ..version import __version__
 from . import (
     bench_command,
@@ -56,8 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         package = missing_package(error)
         if package is None or "pip install" in str(error):
             return _fail(1, error)
-        extra = "pip install 'onnxruntime-npu[export]'"
-        return _fail(1, f"this command needs the package {package}: {extra}")
+        return _fail(1, told_extra("this command", error, "export"))
     except (
         ExportError,
         ServingError,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from ..extras import told_extra
 from ..serving.settings import API_KEY, Settings, api_key
 from .arguments import (
     PROVIDERS,
@@ -134,7 +135,4 @@ def _serve(arguments: argparse.Namespace) -> None:
         )
         serve(arguments.model_dir, settings)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        raise ImportError(
-            f"serving needs the package {package}: pip install 'onnxruntime-npu[serve]'"
-        ) from None
+        raise told_extra("serving", error, "serve") from None

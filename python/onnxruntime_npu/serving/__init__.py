@@ -26,19 +26,30 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from typing import Any
 
-_LATE = {"create_app": "asgi", "ray_app": "ray_app"}  # names that need packages of an extra
+from ..extras import told_extra
+
+# Names that need packages of an extra: where they are, the extra.
+_LATE = {"create_app": ("asgi", "serve"), "ray_app": ("ray_app", "ray")}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LATE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = importlib.import_module(f".{_LATE[name]}", __name__)
-    value = module if name == _LATE[name] else getattr(module, name)
+    home, extra = _LATE[name]
+    try:
+        module = importlib.import_module(f".{home}", __name__)
+    except ModuleNotFoundError as error:
+        raise told_extra(f"{__name__}.{name}", error, extra) from error
+    value = module if name == home else getattr(module, name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})
+    """List the names that the installed packages allow: ``help`` resolves each of them."""
+    needed = {"create_app": "fastapi", "ray_app": "ray"}
+    found = (name for name in _LATE if importlib.util.find_spec(needed[name]) is not None)
+    return sorted({*globals(), *found})

@@ -37,6 +37,7 @@ def create_app(out_dir: str | Path, **options: Any) -> FastAPI:
 
     Raises:
         ArgumentError: for a directory that cannot be served, or an unknown option.
+        ModuleNotFoundError: for want of a package of the extra ``serve``.
         ServingError: when the application starts and an engine does not.
     """
     for name in options:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import logging
 import resource
 import signal
@@ -23,9 +22,6 @@ from .service import open_service
 from .settings import Settings
 
 _LOG = logging.getLogger("onnxruntime_npu.serving")
-# What other processes and later calls import.
-_NEEDED = ("onnxruntime_genai", "transformers", "llguidance")
-
 # Clients drop idle connections sooner, OpenAI's after 5 s: a request that is sent while the server
 # closes its connection would be lost.
 _KEEP_ALIVE_SECONDS = 75
@@ -55,9 +51,6 @@ def serve(directory: str | Path, settings: Settings) -> None:
     Raises ArgumentError for a directory or a certificate that cannot be used, OSError for an
     address that cannot be listened on, ServingError when the engine does not start.
     """
-    for name in _NEEDED:
-        if importlib.util.find_spec(name) is None:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
     begin_log(settings.log_format)
     unusable: list[str] = []
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ..errors import ArgumentError
+from ..extras import told_extra
 from ..generation import ranks
 from ..session.provider_library import get_ep_name
 from .api_errors import ApiError, shown
@@ -25,6 +27,8 @@ from .settings import Settings
 from .supervised import Supervised
 
 Result = TypeVar("Result")
+# What other processes and later calls import.
+_NEEDED = ("onnxruntime_genai", "transformers", "llguidance")
 
 
 @dataclass
@@ -110,8 +114,12 @@ def open_service(
     """Return the service of a language model or an encoder, and of the encoder beside it.
 
     Its processes are not started yet; ``on_unusable`` is called, with the reason, when one fails
-    before it has been ready once. Raises ArgumentError for directories that cannot be served.
+    before it has been ready once. Raises ArgumentError for directories that cannot be served,
+    ModuleNotFoundError for want of a package.
     """
+    for needed in _NEEDED:
+        if importlib.util.find_spec(needed) is None:
+            raise told_extra("serving", ModuleNotFoundError(name=needed), "serve")
     parts = ranks.parts_for(Path(directory), settings.ranks)
     service, name = Service(settings, Metrics()), settings.model_name
     encoder: str | Path | None = settings.embeddings
