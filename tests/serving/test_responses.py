@@ -387,7 +387,24 @@ def test_what_cannot_be_done_is_refused(server, changes, code, param):
     assert "Traceback" not in error["message"] and len(error["message"]) < 500
 
 
-@pytest.mark.parametrize("path", ["resp_1", "resp_1/cancel", "resp_1/input_items", "input_tokens"])
+def test_tokens_of_an_input_are_counted(server):
+    count = server.client.responses.input_tokens.count
+    for given, options in (
+        ("What?", {}),
+        (CALLED, {"instructions": "Be kind.", "tools": [FUNCTION]}),
+        ([{"role": "user", "content": "a" * 100}] * 4, {"truncation": "auto"}),
+    ):
+        answer = respond(server, given, max_output_tokens=1, **options)
+        counted = count(model="tiny", input=given, **options)
+        assert counted.object == "response.input_tokens"
+        assert counted.input_tokens == answer.usage.input_tokens
+    with pytest.raises(openai.BadRequestError, match="at most 256 tokens, got a prompt of 4"):
+        count(input="a" * 400)
+    with pytest.raises(openai.BadRequestError, match="say it in instructions"):
+        count(input="a", personality="friendly")
+
+
+@pytest.mark.parametrize("path", ["resp_1", "resp_1/cancel", "resp_1/input_items"])
 def test_nothing_is_stored(server, path):
     answer = server.http.post(f"/v1/responses/{path}", json={})
     assert answer.status_code == 404 and answer.json()["error"]["code"] == "not_found"

@@ -13,7 +13,6 @@ from .routes import router
 # Of OpenAI's interface: what a client is to do instead.
 _INSTEAD = {
     "/v1/responses/compact": "send /v1/responses what is to stay of the conversation",
-    "/v1/responses/input_tokens": "ask for /tokenize",
     "/v1/responses": "responses are not stored: read the answer to POST /v1/responses",
 }
 

@@ -49,6 +49,7 @@ _UNAVAILABLE: Unavailable = {
     "conversation": ((None,), _NOTHING_STORED),
     "image": ((None,), TEXT_ONLY),
     "moderation": ((None,), "texts are not judged here"),
+    "personality": ((None,), "say it in instructions"),
     "previous_response_id": ((None,), _NOTHING_STORED),
     "prompt": ((None,), "nothing is stored here, so send its text in input"),
     "reasoning": (

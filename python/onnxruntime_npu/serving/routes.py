@@ -24,7 +24,7 @@ from .request_body import BoundedRoute
 from .response_format import ResponseFormat
 from .responses_answer import ResponseAnswer
 from .responses_request import ResponsesRequest, own_names
-from .sampling_options import randomness, sampling_options
+from .sampling_options import check_room, randomness, sampling_options
 from .schemas import (
     ChatRequest,
     ChoicesRequest,
@@ -33,6 +33,7 @@ from .schemas import (
     TokenizeRequest,
 )
 from .served_directory import ServedDirectory, ServedEncoder
+from .served_model import ServedModel
 from .service import Service
 from .texts import check_tokens
 from .tools import Tools, guidance_for, tools_of
@@ -127,18 +128,37 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
     model, engine = service.language_for(body.model)
     with own_names():
         tools = tools_of(model, body.offered, body.choice, body.parallel_tool_calls)
-        most, limit = engine.limits().max_length, body.max_output_tokens
-        offered = tools.offered if tools else ()
-        conversation = Conversation(body.messages, offered, body.chat_template_kwargs)
-        if body.truncation == "auto":
-            encoding = partial(encode_latest, most=most, room=limit or 1)
-        else:
-            encoding = partial(encode_chat, most=most)
-        prompt = await service.tokenize(encoding, model, conversation)
-        asked = _Asked([prompt], limit, body.form, tools=tools)
+        prompt = await _read_input(service, model, body, tools, engine.limits().max_length)
+        asked = _Asked([prompt], body.max_output_tokens, body.form, tools=tools)
         temperature, top_p = randomness(body, model)
         repeated = {**body.repeated(), "temperature": temperature, "top_p": top_p}
         return await _answer(request, body, asked, partial(ResponseAnswer, repeated=repeated))
+
+
+@router.post("/v1/responses/input_tokens")
+async def input_tokens(request: Request, body: ResponsesRequest) -> dict[str, Any]:
+    """Count the tokens that the model would read to answer the same body."""
+    service = _service(request)
+    model, engine = service.language_for(body.model)
+    most = engine.limits().max_length
+    with own_names():
+        tools = tools_of(model, body.offered, body.choice, body.parallel_tool_calls)
+        prompt = await _read_input(service, model, body, tools, most)
+        check_room(prompt, body.max_output_tokens, most, body.prompt_name)
+    return {"object": "response.input_tokens", "input_tokens": len(prompt)}
+
+
+async def _read_input(
+    service: Service, model: ServedModel, body: ResponsesRequest, tools: Tools | None, most: int
+) -> list[int]:
+    """Return the tokens of the conversation, of as much of it as was asked for."""
+    offered = tools.offered if tools else ()
+    conversation = Conversation(body.messages, offered, body.chat_template_kwargs)
+    if body.truncation == "auto":
+        encoding = partial(encode_latest, most=most, room=body.max_output_tokens or 1)
+    else:
+        encoding = partial(encode_chat, most=most)
+    return await service.tokenize(encoding, model, conversation)
 
 
 @router.post("/tokenize")

@@ -30,11 +30,7 @@ def sampling_options(
     """
     if not prompt:
         raise bad_request("expected a prompt of at least one token", param=body.prompt_name)
-    room = limits.max_length - len(prompt)
-    if room < (1 if max_tokens is None else max_tokens):
-        asked = f" and {max_tokens} to generate" if max_tokens else ""
-        got = f"a prompt of {len(prompt)}{asked}"
-        raise too_long(limits.max_length, got, param=body.prompt_name)
+    room = check_room(prompt, max_tokens, limits.max_length, body.prompt_name)
     check_tokens(prompt, limits.vocabulary, body.prompt_name)
     if n > limits.max_batch:
         raise bad_request(f"expected n <= {limits.max_batch}, got {n}", param="n")
@@ -70,6 +66,18 @@ def sampling_options(
         )
         for index in range(n)
     ]
+
+
+def check_room(prompt: list[int], max_tokens: int | None, most: int, param: str) -> int:
+    """Return how many tokens may follow a prompt.
+
+    Raises a 400 if ``most`` tokens are too few for it and ``max_tokens``, one if that is None.
+    """
+    room = most - len(prompt)
+    if room < (1 if max_tokens is None else max_tokens):
+        asked = f" and {max_tokens} to generate" if max_tokens else ""
+        raise too_long(most, f"a prompt of {len(prompt)}{asked}", param=param)
+    return room
 
 
 def randomness(body: Generation, model: ServedModel) -> tuple[float, float]:
