@@ -51,13 +51,13 @@ class Adapters:
             parameters: dict[str, ort.OrtValue] = file.get_parameters()
         except Exception as error:  # of the file's format, in any class of onnxruntime
             reason = str(error).strip().splitlines()[0]
-            raise ArgumentError(f"{path} is no adapter of onnxruntime: {reason}") from error
+            raise ArgumentError(f"{path.name} is no adapter of onnxruntime: {reason}") from error
         for name, value in parameters.items():
             given = self._inputs.get(name)
             sizes = value.shape()
             fits = given is not None and len(sizes) == len(given.shape)
             if given is None or value.data_type() != given.type or not fits:
-                raise ArgumentError(f"{path} is of another model, which has {name} {sizes}")
+                raise ArgumentError(f"{path.name} is of another model, which has {name} {sizes}")
         kind, number = self._device
         if kind != "npu":
             return parameters

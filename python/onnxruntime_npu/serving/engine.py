@@ -162,9 +162,13 @@ class Engine(Supervised[Ready]):
         return most
 
     def submit(
-        self, prompts: list[list[int]], sampling: list[Sampling], deadline: float
+        self,
+        prompts: list[list[int]],
+        sampling: list[Sampling],
+        deadline: float,
+        adapter: str | None = None,
     ) -> list[Stream]:
-        """Hand over requests, all or none.
+        """Hand over requests, all or none, to the model itself or with one of its adapters.
 
         Raises ApiError: 503 while the engine is not ready, 429 when too many requests wait, 400 for
         more than ever may.
@@ -182,7 +186,7 @@ class Engine(Supervised[Ready]):
         streams = []
         for tokens, choice in zip(prompts, sampling, strict=True):
             self._next_key += 1
-            submit = Submit(self._next_key, tokens, choice)
+            submit = Submit(self._next_key, tokens, choice, adapter)
             self._streams[submit.key] = stream = Stream(self, submit, deadline, news)
             streams.append(stream)
             self._send(submit)

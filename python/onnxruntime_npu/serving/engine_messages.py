@@ -65,11 +65,15 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Submit:
-    """To the engine: continue these tokens; ``key`` names the request in answers."""
+    """To the engine: continue these tokens; ``key`` names the request in answers.
+
+    ``adapter`` is the name of one of the model's LoRA adapters.
+    """
 
     key: int
     tokens: list[int]
     sampling: Sampling
+    adapter: str | None = None
 
     @property
     def longest(self) -> int:

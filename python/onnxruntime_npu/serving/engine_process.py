@@ -58,7 +58,9 @@ def _run(channel: Channel, directory: Path, provider: str, device: int) -> None:
     def lane_of(submitted: Submit) -> Lane:
         sampling = submitted.sampling
         drawn = sampling.draws_from_all and submitted.longest <= most_drawn
-        return logits_lane if sampling.needs_logits or drawn else batch
+        # The engine has no adapters.
+        own = sampling.needs_logits or drawn or submitted.adapter is not None
+        return logits_lane if own else batch
 
     while take_messages(inbox, (batch, logits_lane), lane_of):
         # One after the other: both have the whole device. Also when all requests were cancelled:

@@ -1,17 +1,18 @@
-"""Requests whose logits have to be seen or changed, and those that draw from the whole vocabulary.
+"""Requests whose logits are seen or changed, of adapters, or that draw from the whole vocabulary.
 
-onnxruntime-genai's engine does not show its logits, and is slow at such draws. These requests are
-answered by the library's own step over the same file, in the engine's process. It is opened by a
-thread when the first of them comes, so that the engine goes on and nobody pays who does not need
-it. They are taken first come, first served, each with blocks for its longest answer: nothing is
-ever preempted, and whatever runs is continued together.
+onnxruntime-genai's engine does not show its logits, has no adapters, and is slow at such draws.
+These requests are answered by the library's own step over the same file, in the engine's process.
+It is opened by a thread when the first of them comes, so that the engine goes on and nobody pays
+who does not need it. They are taken first come, first served, each with blocks for its longest
+answer: nothing is ever preempted, and whatever runs is continued together, one adapter after the
+other.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 import numpy as np
@@ -127,24 +128,42 @@ class LogitsLane:
 
     def _run(self, model: LogitsModel, step: Step) -> None:
         """Add tokens to rows: those that need few of them first, so that none waits for prompts."""
-        rows, counts, room = [], [], _MOST_TOKENS
+        parts: dict[str | None, list[tuple[LogitsRow, int]]] = {}
+        room = _MOST_TOKENS
         for row in sorted(self._running, key=lambda row: len(row.pending)):
-            if room:
-                rows.append(row)
-                counts.append(min(len(row.pending), room))
-                room -= counts[-1]
+            if count := min(len(row.pending), room):
+                parts.setdefault(row.adapter, []).append((row, count))
+                room -= count
+        for adapter, part in parts.items():
+            self._run_together(model, adapter, part, step)
+
+    def _run_together(
+        self,
+        model: LogitsModel,
+        adapter: str | None,
+        part: Sequence[tuple[LogitsRow, int]],
+        step: Step,
+    ) -> None:
+        """Add so many tokens to each of several rows, which have the same adapter."""
         wanted, end = [], 0
-        for row, count in zip(rows, counts, strict=True):
+        for row, count in part:
             end += count
             wanted.append(range(end - count if row.scores_prompt else end - 1, end))
-        logits = model.run(
-            [row.pending[:count] for row, count in zip(rows, counts, strict=True)],
-            [row.past for row in rows],
-            [row.blocks for row in rows],
-            [position for positions in wanted for position in positions],
-        )
+        try:
+            logits = model.run(
+                [row.pending[:count] for row, count in part],
+                [row.past for row, _ in part],
+                [row.blocks for row, _ in part],
+                [position for positions in wanted for position in positions],
+                adapter,
+            )
+        except ArgumentError as error:  # of the adapter's file
+            for row, _ in part:
+                self._close(row)
+                step.finished.append((row.key, "error", str(error)))
+            return
         end = 0
-        for row, count, positions in zip(rows, counts, wanted, strict=True):
+        for (row, count), positions in zip(part, wanted, strict=True):
             end += len(positions)
             if row.scores_prompt:
                 row.take_prompt(logits[end - len(positions) : end])

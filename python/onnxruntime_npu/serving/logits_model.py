@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 import onnxruntime as ort
 
+from ..generation.adapters import Adapters
 from ..generation.decoding import StepModel
 from ..generation.paged_cache import PagedCache
 from ..npu.memory import empty_cache
@@ -37,8 +38,13 @@ class CachedSteps(Protocol):
         past: np.ndarray,
         table: np.ndarray,
         wanted: np.ndarray,
+        adapter: str | None = None,
     ) -> np.ndarray:
-        """Add tokens to rows, return logits after some: as ``PagedCache.step``."""
+        """Add tokens to rows, return logits after some: as ``PagedCache.step``.
+
+        ``adapter`` is the name of the LoRA adapter of all rows; ArgumentError for one that cannot
+        be read.
+        """
 
     def forget(self, block: int) -> None:
         """Release the states of the row whose first block this is, if the model has any."""
@@ -57,8 +63,20 @@ class SessionSteps:
         model = StepModel(str(directory / "model.onnx"), options, providers, static=False)
         empty_cache()  # weights that were packed, found equal to those of the engine, and freed
         self.block_size, self.vocabulary = model.block_size, model.vocabulary
-        cache = PagedCache(model.session, model.new_blocks(blocks))
-        self.step, self.forget = cache.step, cache.forget
+        self._adapters = Adapters(directory, model.session, (model.device, model.device_id))
+        self._cache = PagedCache(model.session, model.new_blocks(blocks))
+        self.forget = self._cache.forget
+
+    def step(
+        self,
+        new: Sequence[np.ndarray],
+        past: np.ndarray,
+        table: np.ndarray,
+        wanted: np.ndarray,
+        adapter: str | None = None,
+    ) -> np.ndarray:
+        """Add tokens to rows, return logits after some: as ``CachedSteps.step``."""
+        return self._cache.step(new, past, table, wanted, self._adapters.named(adapter))
 
 
 class LogitsModel:
@@ -102,11 +120,17 @@ class LogitsModel:
         return open_sampler(self._directory, self._providers)
 
     def run(
-        self, new: list[list[int]], past: list[int], blocks: list[list[int]], wanted: list[int]
+        self,
+        new: list[list[int]],
+        past: list[int],
+        blocks: list[list[int]],
+        wanted: list[int],
+        adapter: str | None,
     ) -> np.ndarray:
-        """Add tokens to rows that have ``past`` ones in ``blocks``.
+        """Add tokens to rows that have ``past`` ones in ``blocks``, by the same adapter.
 
         Returns logits after the tokens at ``wanted`` positions of all new ones, float32 [W, V].
+        Raises ArgumentError for an adapter that cannot be read.
         """
         table = np.zeros((len(blocks), max(map(len, blocks))), np.int32)
         for row, given in zip(table, blocks, strict=True):
@@ -116,6 +140,7 @@ class LogitsModel:
             np.array(past, np.int32),
             table,
             np.array(wanted, np.int32),
+            adapter,
         )
 
     def forget(self, blocks: list[int]) -> None:

@@ -24,7 +24,7 @@ class LogitsRow:
         Raises GrammarError for a grammar that is none, ArgumentError for sampling that the export
         has no graph for.
         """
-        self.key, self.blocks = submitted.key, blocks
+        self.key, self.adapter, self.blocks = submitted.key, submitted.adapter, blocks
         self.past = 0  # tokens in the cache
         self.pending = list(submitted.tokens)
         self.generated = 0

@@ -90,8 +90,10 @@ class RankProcesses:
         past: np.ndarray,
         table: np.ndarray,
         wanted: np.ndarray,
+        adapter: str | None = None,
     ) -> np.ndarray:
         """Add tokens to rows on every rank, as ``PagedCache.step``; raises RanksError."""
+        assert adapter is None, "a model that is divided among ranks has no adapters"
         return self._each((new, past, table, wanted))
 
     def forget(self, block: int) -> None:

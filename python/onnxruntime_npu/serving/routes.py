@@ -242,6 +242,7 @@ async def _answer(
         [prompt for prompt in asked.prompts for _ in range(asked.n)],
         [sampling for of_prompt in options for sampling in of_prompt],
         service.settings.deadline,
+        model.adapter,
     )
     echoes = [echo if isinstance(echo, str) else model.decode(echo) for echo in asked.echoes]
     choices = [
@@ -281,7 +282,9 @@ async def _accepted(streams: list[Stream]) -> None:
 
 
 def _card(service: Service, directory: ServedDirectory) -> dict[str, Any]:
-    longest = None
+    longest, base = None, None
+    if isinstance(directory, ServedModel) and directory.adapter is not None:
+        base = service.directories[0].name
     if isinstance(directory, ServedEncoder):
         longest = directory.longest
     elif service.language is not None and service.language[1].ready:
@@ -291,5 +294,6 @@ def _card(service: Service, directory: ServedDirectory) -> dict[str, Any]:
         "object": "model",
         "created": service.created,
         "owned_by": "onnxruntime-npu",
+        "parent": base,  # of an adapter: the model that it changes
         "max_model_len": longest,
     }

@@ -6,11 +6,13 @@ import json
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
 from ..errors import ArgumentError
 from ..generation import TextStream
+from ..generation.adapters import SUFFIX
 from ..generation.byte_text import ByteTextStream, ByteTokens
 from ..is_number import is_number
 from .served_directory import ServedDirectory
@@ -21,7 +23,12 @@ _NO_CONFIG = "no genai_config.json: "  # begins the export's reason for that
 
 
 class ServedModel(ServedDirectory):
-    """A language model that ``export --cache paged`` wrote."""
+    """A language model that ``export --cache paged`` wrote.
+
+    ``adapter`` is the name of its LoRA adapter that answers; None: the model itself does.
+    """
+
+    adapter: str | None = None
 
     def __init__(self, directory: str | Path, name: str | None = None) -> None:
         """Read the directory; ArgumentError for one that cannot be served."""
@@ -40,6 +47,15 @@ class ServedModel(ServedDirectory):
         self._left_out = frozenset(self._special.values())
         # How it writes calls of tools; None if its template takes no tools, or is not known.
         self.tool_format = self._tool_format()
+
+    @property
+    def adapted(self) -> list[ServedModel]:
+        """The model with each of the adapters that were exported with it, by their names."""
+        models = []
+        for path in sorted(self.directory.glob(f"*{SUFFIX}")):
+            models.append(copy(self))
+            models[-1].name = models[-1].adapter = path.stem
+        return models
 
     def _defaults(self) -> dict[str, Any]:
         """Return generation_config.json; ArgumentError where it has no number for one."""

@@ -33,11 +33,15 @@ _NEEDED = ("onnxruntime_genai", "transformers", "llguidance")
 
 @dataclass
 class Service:
-    """What the paths work with: a language model, an encoder, or both."""
+    """What the paths work with: a language model, an encoder, or both.
+
+    ``adapted`` is the language model with each of its LoRA adapters, of the same engine.
+    """
 
     settings: Settings
     metrics: Metrics
     language: tuple[ServedModel, Engine] | None = None
+    adapted: list[ServedModel] = field(default_factory=list)
     encoding: tuple[ServedEncoder, Encoder] | None = None
     grammars: GrammarChecks | None = None
     created: int = field(default_factory=lambda: int(time.time()))
@@ -53,8 +57,9 @@ class Service:
 
     @property
     def directories(self) -> list[ServedDirectory]:
-        """The models."""
-        return [each[0] for each in (self.language, self.encoding) if each is not None]
+        """The models, the language model first."""
+        language = [] if self.language is None else [self.language[0], *self.adapted]
+        return [*language, *([] if self.encoding is None else [self.encoding[0]])]
 
     async def tokenize(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a function that encodes or decodes."""
@@ -81,11 +86,11 @@ class Service:
         ]
 
     def language_for(self, name: str | None) -> tuple[ServedModel, Engine]:
-        """Return the language model; ApiError 404 for another name, or if there is none."""
-        self.find(name)
-        if self.language is None or name not in (None, self.language[0].name):
+        """Return a language model; ApiError 404 for another name, or if there is none."""
+        found = self.find(name)
+        if self.language is None or not isinstance(found, ServedModel):
             raise _no_such_model("a language model", name)
-        return self.language
+        return found, self.language[1]
 
     def encoder_for(self, name: str | None) -> tuple[ServedEncoder, Encoder]:
         """Return the encoder; ApiError 404 for another name, or if there is none."""
@@ -129,14 +134,15 @@ def open_service(
         encoder = directory
     else:
         service.language, name = _language(directory, parts, service, on_unusable), None
+        service.adapted = service.language[0].adapted
     if encoder is not None:
         served = ServedEncoder(encoder, name)
-        if any(each.name == served.name for each in service.directories):
-            raise ArgumentError(
-                f"expected two names of models, got {served.name} twice: use --name"
-            )
         process = Encoder(served.directory, settings, service.metrics, on_unusable)
         service.encoding = (served, process)
+    names = [each.name for each in service.directories]
+    for name in names:
+        if names.count(name) > 1:
+            raise ArgumentError(f"expected a name for each model, got {name} twice: use --name")
     return service
 
 
