@@ -232,9 +232,9 @@ def attend_with_sinks(
 ) -> torch.Tensor:
     """Attend from query [B, Nq, S, D] over key and value [B, Nkv, T, D]; return [B, S, Nq, D].
 
-    mask: of visible keys [B, 1, S, T]; sinks: a further score of each head [Nq], or of each query
-    [B, Nq, S, 1]; bias: added to the scaled scores. ``layout``: the order of axes that the operator
-    gets.
+    mask: of visible keys [B, 1, S, T], or [B, 1, 1 or S, T] with 0 for them; sinks: a further score
+    of each head [Nq], or of each query [B, Nq, S, 1]; bias: added to the scaled scores.
+    ``layout``: the order of axes that the operator gets.
     """
     heads = query.shape[1]
     if sinks is not None and sinks.dim() == 4:
@@ -244,6 +244,8 @@ def attend_with_sinks(
         bias, sinks = torch.cat([bias, sinks.to(bias.dtype)], -1), None
         key, value = (torch.nn.functional.pad(x, (0, 0, 0, 1)) for x in (key, value))
         mask = None if mask is None else torch.cat([mask, torch.ones_like(mask[..., :1])], -1)
+    if mask is not None and mask.dtype != torch.bool:  # added to the scores, as that of Switch
+        mask = (mask == 0).expand(-1, -1, query.shape[2], -1)
     if layout == "BSND":
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
     attended = torch.ops.npu.npu_fusion_attention(

@@ -30,8 +30,11 @@ from .roles.activation import ActivationRole, is_activation
 from .roles.layer_norm import LayerNormRole
 from .roles.mlp import MlpRole
 from .roles.norm import NormRole
+from .roles.one_expert_mlp import OneExpertMlpRole, is_one_expert_mlp
 from .roles.projected_mlp import ProjectedMlpRole, is_projected_mlp
 from .roles.role import Role
+from .roles.time_first_attention import TimeFirstAttentionRole, is_time_first_attention
+from .roles.windowed_attention import WindowedAttentionRole, is_windowed_attention, keep_lengths
 from .towers import TOWERS, Tower, tower_of
 from .tracing import finish, onnx_model_of
 
@@ -40,6 +43,8 @@ REPORT_FILE = "export_report.json"
 _TEXT = "input_ids"
 _COMPANIONS = ("preprocessor_config.json", "processor_config.json", "chat_template.json")
 _BATCH, _SEQUENCE = 2, 7  # sizes to trace with: neither 0 nor 1, which torch would keep
+_FRAMES, _PADDED_FRAMES = 27, 6  # of sound; convolutions make a position of several
+_BINS = "input_feat_per_channel"
 
 
 def export_encoder(
@@ -166,15 +171,19 @@ class Encoder(nn.Module):
         self.main_input = main_input_of(model)
         self.is_text = self.main_input == _TEXT
         self._arguments = set(inspect.signature(model.forward).parameters)
+        # Sound of any length, as Speech2Text takes it; Whisper's has one length.
+        self.is_framed = hasattr(model.config, _BINS) and "attention_mask" in self._arguments
+        self.is_masked = self.is_text or self.is_framed  # whether rows may be padded
         # The implementation of attention whose masks it takes, where a decoder that shares its
         # configuration has another one.
         self.attends_as: str | None = None
+        self.output_type: Any = None  # of the model's results, after a run
 
     @property
     def input_names(self) -> list[str]:
         """Names of the graph inputs, in order."""
         if not self.is_text:
-            return [self.main_input]
+            return [self.main_input, *(["attention_mask"] if self.is_framed else [])]
         segments = getattr(self.model.config, "type_vocab_size", 0) or 0
         told_apart = segments > 1 and "token_type_ids" in self._arguments
         return [_TEXT, "attention_mask", *(["token_type_ids"] if told_apart else [])]
@@ -197,6 +206,8 @@ class Encoder(nn.Module):
             if pooled is None:
                 raise NotProven("pooling 'pooler' needs a model with a pooler and its weights")
             return hidden.float(), self.pooling.normalized(pooled.float())
+        if self.is_framed:
+            raise NotProven("expected pooling none: positions of frames are fewer than the mask's")
         return hidden.float(), self.pooling(hidden, inputs[1] if self.is_text else None)
 
     def hidden(self, *inputs: torch.Tensor) -> torch.Tensor:
@@ -212,9 +223,11 @@ class Encoder(nn.Module):
         before = config._attn_implementation
         config._attn_implementation = self.attends_as or before
         try:
-            return self.model(**given)
+            result = self.model(**given)
         finally:
             config._attn_implementation = before
+        self.output_type = type(result)
+        return result
 
     def context(self) -> int | None:
         """Return the most tokens of a text, or None if there is no limit.
@@ -234,7 +247,12 @@ class Encoder(nn.Module):
         """Return arguments to trace with; the last row of a text is padded."""
         generator = torch.Generator().manual_seed(3)
         if not self.is_text:
-            return (torch.randn(self._input_shape(), generator=generator),)
+            given = torch.randn(self._input_shape(), generator=generator)
+            if not self.is_framed:
+                return (given,)
+            mask = torch.ones(given.shape[:2], dtype=torch.int64)
+            mask[-1, -_PADDED_FRAMES:] = 0
+            return given, mask
         vocabulary = self.model.get_input_embeddings().weight.shape[0]
         ids = torch.randint(0, vocabulary, (_BATCH, _SEQUENCE), generator=generator)
         mask = torch.ones_like(ids)
@@ -243,6 +261,8 @@ class Encoder(nn.Module):
 
     def _input_shape(self) -> tuple[int, ...]:
         config = self.model.config
+        if self.is_framed:
+            return _BATCH, _FRAMES, config.input_feat_per_channel * config.input_channels
         if self.main_input == "pixel_values":
             size = config.image_size
             height, width = size if isinstance(size, (list, tuple)) else (size, size)
@@ -258,10 +278,13 @@ class Encoder(nn.Module):
             outputs = self(*self.example())
         shapes: dict[str, tuple[str | int, ...]] = {}
         for name, tensor in zip(self.input_names, self.example(), strict=True):
-            shapes[name] = ("batch", "sequence") if self.is_text else ("batch", *tensor.shape[1:])
+            sizes: tuple[str | int, ...] = tuple(tensor.shape[1:])
+            if self.is_masked:
+                sizes = ("sequence" if self.is_text else "frames", *sizes[1:])
+            shapes[name] = ("batch", *sizes)
         for name, tensor in zip(self.output_names, outputs, strict=True):
             shapes[name] = ("batch", *tensor.shape[1:])
-        if self.is_text:
+        if self.is_masked:
             shapes["last_hidden_state"] = ("batch", "sequence", outputs[0].shape[-1])
         return shapes
 
@@ -277,7 +300,8 @@ def _fuse(encoder: Encoder) -> tuple[Findings, UsedLinears]:
 
     used = used_linears(encoder.model, probe, findings)
     replace_modules(encoder.model, role_of, probe, findings)
-    if not fuse_attention(encoder.model, probe, findings):
+    keep_lengths(encoder.model)
+    if not attends(findings) and not fuse_attention(encoder.model, probe, findings):
         findings.keep("", "attention", NOT_CALLED)
     shown = example[1].bool() if encoder.is_text else torch.ones(expected[0].shape[:2]).bool()
     for name, before, after in zip(
@@ -288,12 +312,24 @@ def _fuse(encoder: Encoder) -> tuple[Findings, UsedLinears]:
     return findings, used
 
 
+def attends(findings: Findings) -> bool:
+    """Whether a role replaced attention, or says why not."""
+    kept = any(each["role"] == "attention" for each in findings.kept)
+    return kept or "npu_fusion_attention" in findings.expected_nodes
+
+
 def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     """Return the role that a module may have by its parts."""
     if isinstance(module, nn.LayerNorm):
         return "norm", LayerNormRole()
     if is_activation(module):
         return "activation", ActivationRole()
+    if is_one_expert_mlp(module):
+        return "experts", OneExpertMlpRole()
+    if is_windowed_attention(module):
+        return "attention", WindowedAttentionRole()
+    if is_time_first_attention(module):
+        return "attention", TimeFirstAttentionRole()
     if is_projected_mlp(module):
         return "mlp", ProjectedMlpRole()
     if hasattr(module, "down_proj"):

@@ -37,7 +37,7 @@ class EncoderPart(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
-        self.encoder = Encoder(model.get_encoder(), Pooling("none", normalize=False))
+        self.encoder = Encoder(encoder_of(model), Pooling("none", normalize=False))
         own, cross = self._attended(self.encoder.hidden(*self.encoder.example()))
         self.sizes = [
             AttentionSizes(_sizes(*o), _sizes(*c)) for o, c in zip(own, cross, strict=True)
@@ -62,12 +62,11 @@ class EncoderPart(nn.Module):
     def _attended(self, hidden: torch.Tensor) -> tuple[CachedPairs, CachedPairs]:
         """Return the keys and values that the decoder makes of one token, and of the source."""
         from transformers.cache_utils import DynamicCache, EncoderDecoderCache
-        from transformers.modeling_outputs import BaseModelOutput
 
         cache = EncoderDecoderCache(DynamicCache(), DynamicCache())
         # Only the projections of the source become part of the graph: nothing reads the rest.
         self.model(
-            encoder_outputs=BaseModelOutput(last_hidden_state=hidden),
+            encoder_outputs=self.encoder.output_type(last_hidden_state=hidden),
             decoder_input_ids=torch.zeros((hidden.shape[0], 1), dtype=torch.int64),
             past_key_values=cache,
             use_cache=True,
@@ -99,7 +98,9 @@ class DecoderPart(nn.Module):
         self.vocabulary = vocabulary  # number of tokens that are scored
         self.model = encoder.model
         self.sizes = encoder.sizes
-        self.masked = encoder.encoder.is_text  # rows of a text may be padded
+        self.masked = encoder.encoder.is_masked  # rows of the source may be padded
+        self.masked_axis = "frames" if encoder.encoder.is_framed else "source"
+        self.output_type = encoder.encoder.output_type
 
     @property
     def input_names(self) -> list[str]:
@@ -153,14 +154,13 @@ class DecoderPart(nn.Module):
     ) -> torch.Tensor:
         """Run the model with a cache of own tokens, and a mask of them if it is not its own."""
         from transformers.cache_utils import EncoderDecoderCache
-        from transformers.modeling_outputs import BaseModelOutput
 
         source = cross[0][0]
         cache = EncoderDecoderCache(own, filled_cache([ATTENDING] * len(cross), cross))
         cache.is_updated = dict.fromkeys(range(len(self.sizes)), True)
         return self.model(
             # Only the shape is read: the layers find their keys and values in the cache.
-            encoder_outputs=BaseModelOutput(
+            encoder_outputs=self.output_type(
                 last_hidden_state=source.new_zeros(1, 1, 1).expand(
                     source.shape[0], source.shape[2], 1
                 )
@@ -199,7 +199,7 @@ class DecoderPart(nn.Module):
         """Return the shape of every input and output, with names for dynamic sizes."""
         shapes: dict[str, tuple[str | int, ...]] = {
             "input_ids": ("batch", "sequence"),
-            "encoder_attention_mask": ("batch", "source"),
+            "encoder_attention_mask": ("batch", self.masked_axis),
             "logits": ("batch", "sequence", self.vocabulary),
         }
         for i, layer in enumerate(self.sizes):
@@ -221,8 +221,13 @@ class EncoderDecoderProbe:
         generator = torch.Generator().manual_seed(7)
         self._source = encoder.example()
         batch, tokens = self._source[0].shape[0], sum(_STEPS)
-        vocabulary = encoder.model.get_input_embeddings().weight.shape[0]
-        self._ids = torch.randint(0, vocabulary, (batch, tokens), generator=generator)
+        # Those of a source may be others, as FSMT's.
+        embeddings = (encoder.model.get_input_embeddings(), encoder.model.get_output_embeddings())
+        vocabulary = min(each.weight.shape[0] for each in embeddings)
+        ids = torch.randint(0, vocabulary, (batch, tokens), generator=generator)
+        # Some models number the tokens that are not padding.
+        pad = getattr(encoder.model.config, "pad_token_id", None)
+        self._ids = ids if pad is None else torch.where(ids == pad, (ids + 1) % vocabulary, ids)
         given = dict(zip(encoder.input_names, self._source, strict=True))
         self._expected = encoder.model(decoder_input_ids=self._ids, use_cache=False, **given).logits
 
@@ -238,6 +243,15 @@ class EncoderDecoderProbe:
             logits, *past = decoder(ids, *given, *mask, *past, *cross)
             collected.append(logits)
         compare(self._expected, torch.cat(collected, 1), "logits of the whole model")
+
+
+def encoder_of(model: Any) -> Any:
+    """Return a model's encoder; one that is a plain module, as FSMT's, gets what others have."""
+    encoder = model.get_encoder()
+    if not hasattr(encoder, "config"):
+        encoder.config, encoder.main_input_name = model.config, model.main_input_name
+        encoder.get_input_embeddings = model.get_input_embeddings
+    return encoder
 
 
 def names(prefix: str, of: str, layers: int) -> list[str]:

@@ -81,18 +81,22 @@ def used_linears(model: nn.Module, probe: Probe, findings: Findings) -> UsedLine
 
 
 def quantize_parts(model: Any, scheme: str, used: Sequence[UsedLinears]) -> None:
-    """Quantise the linear layers that the files use, in place, and add them to the findings.
+    """Quantise the linear layers and experts that the files use, in place; add to the findings.
 
     The head, and layers that a scheme cannot take, stay floats; the latter are listed.
     """
     from ..converters import quantize_weights
+    from ..converters.quantized_experts import QuantizedExperts, is_experts
 
     whole = nn.ModuleDict({"model": model})  # whose layers' names are no endings of others'
     replace_by_torch(whole)
     chosen: dict[str, list[UsedLinears]] = {}
     skip = []
     for name, module in whole.named_modules():
-        if isinstance(module, nn.Linear):
+        if is_experts(module):
+            part = f"{_in_model(name)}."
+            chosen[name] = [f for f in used if any(n.startswith(part) for n in f.inputs)]
+        elif isinstance(module, nn.Linear):
             chosen[name] = _files_of(model, name, module, scheme, used)
             if not chosen[name]:
                 skip.append(name)
@@ -107,7 +111,9 @@ def quantize_parts(model: Any, scheme: str, used: Sequence[UsedLinears]) -> None
                 continue
             rounded_layer: Any = whole.get_submodule(name)
             for op, count in rounded_layer.operators.items():
-                if op == _ROUNDING:
+                if isinstance(rounded_layer, QuantizedExperts):
+                    file.findings.quantized(op, count)
+                elif op == _ROUNDING:
                     rounded |= file.inputs_of(_in_model(name))
                 else:
                     file.findings.quantized(op, count * file.calls(_in_model(name)))

@@ -16,14 +16,16 @@ from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
 from .checkpoint import load_seq2seq, wrap
-from .encoder import REPORT_FILE, role_of
+from .encoder import REPORT_FILE, attends, role_of
 from .encoder_decoder import DecoderPart, EncoderDecoderProbe, EncoderPart
-from .module_replacement import convert_weights, replace_modules
+from .module_replacement import Probe, convert_weights, replace_modules
 from .parts import save_companions, write_parts
 from .parts_report import PartsReport
 from .proof import Findings, NotProven, attempt, unsupported
 from .quantization import NONE
 from .quantized_parts import UsedLinears, check_quant, quantize_parts, used_linears
+from .roles.one_expert_mlp import check_experts, is_one_expert_mlp
+from .roles.windowed_attention import keep_lengths
 from .seq2seq_genai import write_genai_config
 from .static_decoder import StaticDecoderPart
 from .tracing import onnx_model_of
@@ -128,6 +130,16 @@ def export_seq2seq(
     return report
 
 
+def _fused(part: Any, probe: Probe, findings: Findings) -> bool:
+    """Fuse attention that a part calls through transformers' interface; return whether it does."""
+    if attends(findings):  # by roles, in the place of its own
+        return False
+    if fuse_attention(part, probe, findings):
+        return True
+    findings.keep("", "attention", NOT_CALLED)
+    return False
+
+
 def _check_cache(cache: str) -> None:
     """Raise ArgumentError for a cache that encoder-decoders do not have."""
     if cache == "paged":
@@ -142,12 +154,14 @@ def _proven(
     model: Any, part: type[DecoderPart]
 ) -> tuple[EncoderPart, DecoderPart, dict[str, UsedLinears]]:
     """Fuse attention and replace modules of both parts; prove the logits of the whole."""
+    for module in model.modules():
+        if is_one_expert_mlp(module):
+            check_experts(module)
     encoder = EncoderPart(model)
     vocabulary = model.get_output_embeddings().weight.shape[0]
     growing = DecoderPart(encoder, vocabulary)  # which needs no fused attention
     decoder = part(encoder, vocabulary)
     probe = EncoderDecoderProbe(encoder)
-    probe.check(encoder, growing)
     source = encoder.example()
     encoded = encoder(*source)
     example = growing.example(source, encoded)
@@ -165,11 +179,11 @@ def _proven(
     }
     replace_modules(model, role_of, encode, of_encoder)
     replace_modules(model, role_of, decode, of_decoder)
-    if not fuse_attention(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder):
-        of_encoder.keep("", "attention", NOT_CALLED)
+    probe.check(encoder, growing)
+    keep_lengths(model)
+    if not _fused(model.get_encoder(), lambda _: encoder.encoder(*source), of_encoder):
         encoder.encoder.attends_as = model.get_encoder().config._attn_implementation
     stepped = decoder.example(source, encoded)
-    if not fuse_attention(model.get_decoder(), lambda _: decoder(*stepped), of_decoder):
-        of_decoder.keep("", "attention", NOT_CALLED)
+    _fused(model.get_decoder(), lambda _: decoder(*stepped), of_decoder)
     probe.check(encoder, decoder)
     return encoder.eval(), decoder.eval(), used

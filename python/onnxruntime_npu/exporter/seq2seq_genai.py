@@ -21,6 +21,8 @@ def write_genai_config(
         return "no genai_config.json: onnxruntime-genai has encoder-decoders of sound only"
     if decoder.cache_position:
         return "no genai_config.json: onnxruntime-genai runs encoder-decoders whose cache grows"
+    if decoder.masked:
+        return "no genai_config.json: onnxruntime-genai takes no mask of sound"
     shape = encoder.dimensions()["input_features"]
     if shape[-1] != _FRAMES:
         return f"no genai_config.json: onnxruntime-genai takes {_FRAMES} frames, not {shape[-1]}"

@@ -24,11 +24,13 @@ _MORE_TOKENS = 256  # that a preallocated cache takes after those of the call th
 class SourceOutput(ModelOutput):
     """What the encoder returns: last_hidden_state float32 [B, S, H], and what the decoder needs.
 
-    ``values`` are keys and values of the batch on the device, by the decoder's names of them.
+    ``values`` are keys and values of the batch on the device, by the decoder's names of them,
+    ``attention_mask`` [B, P] is that of the source, of models that take one.
     """
 
     last_hidden_state: torch.Tensor | None = None
     values: Any = None
+    attention_mask: torch.Tensor | None = None
 
 
 class ExportedEncoderPart:
@@ -49,27 +51,29 @@ class ExportedEncoderPart:
         input_features: torch.Tensor | None = None,
         **kwargs: Any,
     ) -> SourceOutput:
-        """Encode input_ids and attention_mask [B, S], by default ones, or input_features.
+        """Encode input_ids or input_features; attention_mask [B, P] is by default ones.
 
         ``kwargs`` are what ``generate`` passes to any encoder, such as return_dict.
         """
         del kwargs
         exported = self._exported
-        if input_ids is not None and attention_mask is None:
-            attention_mask = torch.ones_like(input_ids)
+        source = input_features if input_ids is None else input_ids
+        if attention_mask is None and source is not None:
+            attention_mask = torch.ones(source.shape[:2], dtype=torch.int64)
         every = {
             "input_ids": input_ids,
             "attention_mask": attention_mask,
             "input_features": input_features,
         }
-        # A mask of sound is not read: encoders of sound attend to all of it.
+        # Encoders of sound of one length, as Whisper's, attend to all of it.
         given = {name: every.get(name) for name in exported.encoder_inputs}
         arrays = exported.checked_inputs(
             {name: tensor.cpu().numpy() for name, tensor in given.items() if tensor is not None}
         )
         hidden, values = exported.encode(arrays)
         state = torch.from_numpy(np.array(ortvalue_to_numpy(hidden), np.float32))
-        return SourceOutput(last_hidden_state=state, values=values)
+        mask = given.get("attention_mask")
+        return SourceOutput(last_hidden_state=state, values=values, attention_mask=mask)
 
 
 class NPUModelForSeq2SeqLM(GeneratingModel):
@@ -147,7 +151,8 @@ class NPUModelForSeq2SeqLM(GeneratingModel):
             raise ArgumentError("encoder_outputs expected what get_encoder() of this model returns")
         rows = checked_rows(decoder_input_ids.tolist(), self.exported.vocabulary)
         cache = past_key_values or self.new_cache(self._default_length(decoder_input_ids.shape[1]))
-        mask = None if attention_mask is None else attention_mask.cpu().long().numpy()
+        given = encoder_outputs.attention_mask if attention_mask is None else attention_mask
+        mask = None if given is None else given.cpu().long().numpy()
         value = cache.step(np.array(rows, np.int64), mask, encoder_outputs.values)
         output = Seq2SeqLMOutput(
             logits=torch.from_numpy(np.array(ortvalue_to_numpy(value), np.float32)),

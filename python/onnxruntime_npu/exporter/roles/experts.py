@@ -59,6 +59,11 @@ class RoutedExperts(nn.Module):
         """The weights before the activation, [E, in, out]."""
         return self.get_parameter(self.up_name)
 
+    @property
+    def act_fn(self) -> Any:
+        """The activation of experts without a gate, by the name that transformers has for it."""
+        return self.rest.act_fn
+
     def part(self, own: range) -> RoutedExperts:
         """Return the block with some of the experts; tokens of others add nothing."""
         made = copy.copy(self)
