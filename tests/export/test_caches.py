@@ -63,10 +63,9 @@ def test_caches_are_proven_as_listed(architecture):
     reasons = prove(tiny_model(architecture.model_type), architecture.rebuilt, [*FLOATS, *INT8])
     possible = {cache for cache, reason in reasons.items() if reason is None}
     # Blocks and integers need the fused operator, which reads the cache as it is.
-    is_latent = "kv_lora_rank" in architecture.tested  # whose operator takes no tokens' scales
     is_fused = "paged" in architecture.caches or architecture.model_type == "zaya"
     rounded = [c for c in INT8 if c.cache in architecture.caches] if is_fused else []
-    assert possible == {*architecture.caches, *(map(str, rounded) if not is_latent else ())}
+    assert possible == {*architecture.caches, *map(str, rounded)}
 
 
 @pytest.mark.parametrize(
@@ -82,13 +81,10 @@ def test_reasons_name_what_is_in_the_way(kind, reason):
     assert prove(tiny_model(kind), False, FLOATS[2:])["paged"].startswith(reason)
 
 
-def test_latents_lie_in_every_cache_of_floats():
+def test_latents_lie_in_every_cache():
     for changes in ({}, {"q_lora_rank": None}):
-        model = tiny_model("deepseek_v3", **changes)
-        reasons = prove(model, False, [*FLOATS, *INT8])
-        assert all(reasons[str(choice)] is None for choice in FLOATS)
-        of_tokens = "attention rounds latents by scales of a whole cache, not a token's"
-        assert {reasons[str(choice)] for choice in INT8} == {of_tokens}
+        reasons = prove(tiny_model("deepseek_v3", **changes), False, [*FLOATS, *INT8])
+        assert set(reasons.values()) == {None}
 
 
 def test_masks_of_another_kind_are_read_by_rows_and_not_by_blocks(monkeypatch):

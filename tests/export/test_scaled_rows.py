@@ -118,7 +118,12 @@ def test_attention_alone_reads_such_rows(tmp_path, provider):
 
 
 @pytest.mark.parametrize(
-    ("kind", "attention"), [("mistral", "PagedSelfAttention"), ("qwen3", "ScaledRowAttention")]
+    ("kind", "attention"),
+    [
+        ("mistral", "PagedSelfAttention"),
+        ("qwen3", "ScaledRowAttention"),
+        ("deepseek_v3", "ScaledRowAttention"),
+    ],
 )
 def test_exports_have_no_copies_of_caches(exported, kind, attention):
     _, directory, _ = exported(kind, cache="paged", cache_dtype="int8")

@@ -103,10 +103,11 @@ def test_quantised_cache_stays_within_error_bound(heads, rows, keys, mode, causa
     mode=st.integers(0, 5),
     offsets=st.booleans(),
     int4=st.booleans(),
+    rotated=st.sampled_from([0, 0, 1, 8, 65]),
     dtype=dtypes,
 )
 def test_quantised_cache_equals_dequantised_cache(
-    data, heads, rows, blocks, block_size, mode, offsets, int4, dtype
+    data, heads, rows, blocks, block_size, mode, offsets, int4, rotated, dtype
 ) -> None:
     n, kv, size = heads
     if int4:
@@ -156,6 +157,9 @@ def test_quantised_cache_equals_dequantised_cache(
             ints = words.sum(-1)
             ints = torch.where(ints >= 2**31, ints - 2**32, ints).to(torch.int32)
         arguments[name] = ints if int4 else ints.to(torch.int8)
+    if rotated:  # further columns, of floats
+        attributes["query_rope"] = random_floats(4, batch, n, rows, rotated, dtype=dtype)
+        attributes["key_rope"] = random_floats(5, total, kv, block_size, rotated, dtype=dtype)
     want, want_lse = attention(q, *numbers, **attributes, **paged)
     got, lse = attention(q, **arguments, **attributes, **paged)
     check_near(got, want, dtype)

@@ -62,6 +62,19 @@ def quantised_samples(make):
                  block_table=table, block_size=8, key_antiquant_scale=scales(2),
                  value_antiquant_scale=scales(2), key_antiquant_mode=2, value_antiquant_mode=2,
                  query_rope=make(5, 4, 8), key_rope=make(5, 8, 16), id="int8_rope")  # fmt: skip
+    latents, one = ints(5, 8, 24), scales(5, 1, 8, dtype="float32")
+    yield Sample(make(5, 4, 24), latents, latents, **{**tnd, "num_key_value_heads": 1,
+                 "actual_seq_lengths_kv": [11, 24]}, block_table=table, block_size=8,
+                 sparse_mode=3, atten_mask=compressed_mask(), key_antiquant_scale=one,
+                 value_antiquant_scale=one, key_antiquant_mode=5, value_antiquant_mode=5,
+                 query_rope=make(5, 4, 8), key_rope=make(5, 8, 8),
+                 id="int8_latents")  # fmt: skip
+    latents, one = ints(2, 1, 21, 24), scales(2, 1, 21, dtype="float32")
+    yield Sample(make(2, 4, 1, 24), latents, latents, **{**bnsd, "num_key_value_heads": 1},
+                 key_antiquant_scale=one, value_antiquant_scale=one, key_antiquant_mode=3,
+                 value_antiquant_mode=3, actual_seq_lengths_kv=[21, 4],
+                 query_rope=make(2, 4, 1, 8), key_rope=make(2, 1, 21, 8),
+                 id="int8_latents_decode")  # fmt: skip
 
 
 def padded_samples(make):

@@ -33,8 +33,10 @@ def obstacle(interface: Interface) -> str | None:
     sizes = set(interface.decoder.cache_sizes)
     if not sizes:
         return "onnxruntime-genai expects layers that cache keys and values"
-    if len(sizes) > 1 or any(each.key != each.value for each in sizes):
-        return "onnxruntime-genai expects keys and values of one size"
+    if len(sizes) > 1 or any(
+        each.key != each.value or (each.latent and interface.int8) for each in sizes
+    ):
+        return "onnxruntime-genai expects keys and values of one size and type"
     if any(each.index_key for each in sizes):
         return "onnxruntime-genai keeps no keys of an indexer beside keys and values"
     if any(state.place for state in interface.decoder.states):

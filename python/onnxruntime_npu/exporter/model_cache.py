@@ -98,6 +98,11 @@ def decoder_config(config: Any) -> Any:
     return both.get_text_config(decoder=True)
 
 
+def _latent(model: Any) -> set[int]:
+    """Return the layers whose keys are latents, read by roles/latent_form.py."""
+    return {each.layer_idx for each in model.modules() if getattr(each, "reads_latents", False)}
+
+
 def _compressed(model: Any) -> dict[int, Any]:
     """Return the modules of compressed attention, by their layers."""
     return {each.layer_idx: each for each in model.modules() if is_compressed_attention(each)}
@@ -216,12 +221,15 @@ def cached_by(model: Any, *, summed: bool) -> Cached:
     ``summed``: whether recurrent states come from a recurrence, and not from the last token alone.
     """
     kinds, cache = layer_kinds(model), run_with_cache(model)
-    sizes = []
-    for index, (keys, values, _, _, index_key) in enumerate(keys_and_values(cache, kinds)):
+    sizes, latent = [], _latent(model)
+    attending = [index for index, kind in enumerate(kinds) if kind.attends]
+    cached = zip(attending, keys_and_values(cache, kinds), strict=True)
+    for index, (keys, values, _, _, index_key) in cached:
         if keys is None or keys.dim() != 4 or keys.shape[2] != RUN_TOKENS:
             raise NotProven(f"layers.{index}: expected a cache of keys [B, N, T, D] of every token")
         of_indexer = 0 if index_key is None else index_key.shape[3]
-        sizes.append(CacheSizes(keys.shape[1], keys.shape[3], values.shape[3], of_indexer))
+        of_layer = keys.shape[1], keys.shape[3], values.shape[3], of_indexer
+        sizes.append(CacheSizes(*of_layer, latent=index in latent))
     states = [
         *_states_in(cache, kinds, summed=summed),
         *(state for each in _compressed(model).values() for state in states_of(each)),

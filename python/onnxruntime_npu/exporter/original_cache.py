@@ -45,11 +45,13 @@ class StepLayer(PositionedLayer, CacheLayerMixin):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Write new keys and values [B, Nkv, S, D]; return those of the whole cache."""
         past = self.cache
-        if not past.rounded:
-            key_states = key_states.to(past.key.dtype)
-            value_states = value_states.to(past.value.dtype)
-        key, value = self._step.laid_out(key_states), self._step.laid_out(value_states)
-        return self.take(self._step.update(past, key, value))
+
+        def new(rows: torch.Tensor, cached: torch.Tensor) -> torch.Tensor:
+            rows = rows.to(cached.dtype) if cached.is_floating_point() else rows
+            return self._step.laid_out(rows)
+
+        written = new(key_states, past.key), new(value_states, past.value)
+        return self.take(self._step.update(past, *written))
 
     def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
         """Write an indexer's new keys [B, S, D]; return those of the whole cache [B, C, D]."""

@@ -52,7 +52,7 @@ class WholeModelProbe:
         if wanted.int8 and not decoder.cache_sizes:
             raise NotProven("its layers cache no keys and values, which alone are rounded")
         if wanted.int8 and wanted.cache == "paged":
-            sizes = {size for each in decoder.cache_sizes for size in (each.key, each.value)}
+            sizes = {size for each in decoder.cache_sizes for size in each.rounded.values()}
             if any(size % SCALE_BYTES for size in sizes):
                 raise NotProven(
                     "rows of int8 blocks end with their scales, so that head sizes have to be "
@@ -60,18 +60,18 @@ class WholeModelProbe:
                 )
         all_logits = wanted._replace(logits="all")
         self.check(all_logits._replace(int8=False).interface(decoder))
-        layers = len(decoder.cache_sizes)
+        interface = wanted.interface(decoder).eval()
         if wanted.int8:
             difference = self._difference(all_logits.interface(decoder))
-            findings.replaced("npu_dynamic_quant", difference, nodes=2 * layers)
-        if wanted.cache == "paged":  # whose blocks the prolog of latent attention writes to
-            layers -= sum(isinstance(each, LatentProlog) for each in decoder.modules())
-        if wanted.cache != "dynamic" and layers:
-            # Keys and values, and the scales of both, where they are not in the same rows.
-            written = 4 if wanted.int8 and wanted.cache != "paged" else 2
-            of_indexers = sum(sizes.index_key > 0 for sizes in decoder.cache_sizes)
-            findings.replaced("npu_scatter_nd_update", 0.0, nodes=written * layers + of_indexers)
-        return wanted.interface(decoder).eval()
+            rounded = sum(len(sizes.rounded) for sizes in decoder.cache_sizes)
+            findings.replaced("npu_dynamic_quant", difference, nodes=rounded)
+        written = sum(len(interface.cached_kinds(sizes)) for sizes in decoder.cache_sizes)
+        if wanted.cache == "paged" and not wanted.int8:
+            # The prolog of latent attention writes to these blocks by itself.
+            written -= 2 * sum(isinstance(each, LatentProlog) for each in decoder.modules())
+        if wanted.cache != "dynamic" and written:
+            findings.replaced("npu_scatter_nd_update", 0.0, nodes=written)
+        return interface
 
     def check(self, interface: Interface) -> None:
         """Compare with an interface that gives all logits; raises NotProven."""

@@ -68,6 +68,8 @@ def _operands(attention: ir.Node) -> dict[str, ir.Value | None] | None:
     """Return what attention to blocks of floats, or of rows with their scales, reads."""
     kind = (attention.domain, attention.op_type)
     if kind == (DOMAIN, SCALED_ROW_ATTENTION):
+        if len(attention.inputs) != len(_OPERANDS):  # of latents, with rotated columns beside them
+            return None
         return dict(zip(_OPERANDS, attention.inputs, strict=True))
     if kind != ("npu", "NPUFusedInferAttentionScore") or not is_plain(attention):
         return None

@@ -26,7 +26,7 @@ from .paged_attention_group import (
     is_plain,
 )
 
-_KEY_SCALE, _VALUE_SCALE = 14, 16  # inputs of attention
+_KEY_SCALE, _VALUE_SCALE, _ROPES = 14, 16, (24, 25)  # inputs of attention
 _MODES = ("key_antiquant_mode", "value_antiquant_mode")
 _SCALES_OF_BLOCKS_AND_HEADS = 5
 _BY_TOKEN = {"quant_mode": "pertoken", "dst_type_max": 0.0}  # attributes of npu_dynamic_quant
@@ -59,7 +59,9 @@ def scaled_row_attention(attention: ir.Node) -> Group | None:
     """Return the group of this attention to blocks of such rows: with the parts of these."""
     if (attention.domain, attention.op_type) != ("npu", "NPUFusedInferAttentionScore"):
         return None
-    if not is_plain(attention, {_KEY_SCALE, _VALUE_SCALE}, _MODES):
+    ropes = [attention.inputs[i] for i in _ROPES if i < len(attention.inputs)]
+    further = {_KEY_SCALE, _VALUE_SCALE, *(_ROPES if any(ropes) else ())}
+    if not is_plain(attention, further, _MODES):
         return None
     modes = [attention.attributes.get(name) for name in _MODES]
     if any(mode is None or mode.as_int() != _SCALES_OF_BLOCKS_AND_HEADS for mode in modes):
@@ -74,6 +76,11 @@ def scaled_row_attention(attention: ir.Node) -> Group | None:
         **{"query": query, "keys": keys, "values": values, "atten_mask": given[MASK]},
         **{"query_ends": given[ENDS], "key_lengths": given[LENGTHS], "block_table": given[TABLE]},
     }
+    if any(ropes):  # of latents, beside whose blocks are those of rotated columns
+        inputs["query_rope"], columns = ropes
+        if (blocks := search.through(columns, "Reshape")) is None:
+            return None
+        inputs["key_rope"] = blocks
     return Group(
         SCALED_ROW_ATTENTION,
         search.nodes,

@@ -1,8 +1,10 @@
 // Rows of int8 that end with their scale: ScaledRows against npu_dynamic_quant, ScaledRowAttention against
-// npu_fused_infer_attention_score with the same scales beside the same integers. Tensors end where their data ends, so
-// that a sanitizer sees every access out of bounds.
+// npu_fused_infer_attention_score with the same scales beside the same integers, and of latents against a reference in
+// double. Tensors end where their data ends, so that a sanitizer sees every access out of bounds.
+#include <cmath>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "doctest/doctest.h"
@@ -104,6 +106,107 @@ TEST_CASE("ScaledRowAttention has the bits of attention with scales beside the c
       CheckAttention(dtype, {size, {9, 10}, {9, 13}});    // a prompt, and a token
       CheckAttention(dtype, {size, {12, 25}, {12, 13}});  // two prompts
     }
+}
+
+constexpr int32_t kTableEntries[] = {3, 1, 4, 0};  // two pages of each of two sequences; page 2 is of none
+
+// Attention over latents of one head, which are keys and values, with rotated columns [kPages, kBlock, 1, rotated].
+void CheckLatents(DType dtype, int64_t heads, int64_t rotated, const Case& c) {
+  CAPTURE(NameOf(dtype));
+  CAPTURE(heads);
+  CAPTURE(rotated);
+  CAPTURE(c.size);
+  constexpr double kScale = 0.1;
+  const int64_t tokens = c.ends.back();
+  const HostTensor query = HostTensor::Random(dtype, {tokens, heads, c.size}, 3, -1, 1);
+  const HostTensor query_rope = HostTensor::Random(dtype, {tokens, heads, rotated}, 5, -1, 1);
+  HostTensor key_rope = HostTensor::Random(dtype, {kPages, kBlock, 1, rotated}, 6, -1, 1);
+  const HostTensor integers = HostTensor::Random(DType::kInt8, {kPages, kBlock, 1, c.size}, 7);
+  HostTensor scales = HostTensor::Random(DType::kFloat32, {kPages, kBlock, 1}, 8, 0.001, 0.01);
+  // What no sequence has written may hold anything.
+  for (int64_t i = 2 * kBlock; i < 3 * kBlock; ++i) {
+    scales.Set(i, std::nan(""));
+    for (int64_t d = 0; d < rotated; ++d) key_rope.Set(i * rotated + d, std::nan(""));
+  }
+  HostTensor mask = HostTensor::Random(DType::kBool, {2048, 2048}, 1);
+  for (int64_t i = 0; i < mask.elements(); ++i) mask.Set(i, i % 2048 > i / 2048);
+  const HostTensor table =
+      HostTensor::Of(Shape{2, 2}, std::vector<int32_t>(std::begin(kTableEntries), std::end(kTableEntries)));
+  RunOptions options;
+  options.attributes = {{"num_heads", heads},
+                        {"num_key_value_heads", int64_t{1}},
+                        {"scale", kScale},
+                        {"block_size", kBlock},
+                        {"sparse_mode", int64_t{3}}};
+  const HostTensor cache = Joined(integers, scales);
+  const HostTensor found =
+      RunOp("npu.fused::ScaledRowAttention",
+            {query, cache, cache, mask, List(c.ends), List(c.lengths), table, query_rope, key_rope}, options)[0];
+  REQUIRE(found.shape() == query.shape());
+  double worst = 0;
+  for (int64_t t = 0; t < tokens; ++t) {
+    const int64_t sequence = t < c.ends[0] ? 0 : 1, first = sequence == 0 ? 0 : c.ends[0];
+    const int64_t rows = c.ends[static_cast<size_t>(sequence)] - first;
+    const int64_t seen = c.lengths[static_cast<size_t>(sequence)] - rows + (t - first) + 1;
+    for (int64_t h = 0; h < heads; ++h) {
+      std::vector<double> sums(static_cast<size_t>(c.size));
+      double total = 0;
+      for (int64_t j = 0; j < seen; ++j) {
+        const int64_t at = kTableEntries[sequence * 2 + j / kBlock] * kBlock + j % kBlock;
+        double dot = 0;
+        for (int64_t d = 0; d < c.size; ++d)
+          dot += query[(t * heads + h) * c.size + d] * integers[at * c.size + d] * scales[at];
+        for (int64_t d = 0; d < rotated; ++d)
+          dot += query_rope[(t * heads + h) * rotated + d] * key_rope[at * rotated + d];
+        const double weight = std::exp(dot * kScale);
+        total += weight;
+        for (int64_t d = 0; d < c.size; ++d)
+          sums[static_cast<size_t>(d)] += weight * integers[at * c.size + d] * scales[at];
+      }
+      for (int64_t d = 0; d < c.size; ++d) {
+        const double wanted = seen > 0 ? sums[static_cast<size_t>(d)] / total : 0;
+        const double error = std::abs(found[(t * heads + h) * c.size + d] - wanted);
+        if (!(error <= worst)) worst = error;
+      }
+    }
+  }
+  // Values are below 1.3. Float32 sums 600 products in another order; 16-bit types round the result, and bfloat16 the
+  // operands of products where there are instructions for pairs of them.
+  CHECK(worst <= (dtype == DType::kFloat32 ? 1e-5 : dtype == DType::kFloat16 ? 1e-3 : 1.2e-2));
+}
+
+TEST_CASE("ScaledRowAttention reads latents as keys and as values, and rotated columns of floats") {
+  for (const DType dtype : {DType::kFloat32, DType::kFloat16, DType::kBFloat16})
+    for (const int64_t heads : {1, 16, 37})
+      for (const auto& [size, rotated] : {std::pair<int64_t, int64_t>{4, 1}, {20, 8}, {512, 64}}) {
+        CheckLatents(dtype, heads, rotated, {size, {1, 2}, {16, 5}});   // one token each
+        CheckLatents(dtype, heads, rotated, {size, {9, 10}, {9, 13}});  // a prompt, and a token
+        CheckLatents(dtype, heads, rotated, {size, {0, 13}, {7, 13}});  // a sequence without queries
+      }
+}
+
+TEST_CASE("ScaledRowAttention refuses rotated columns that are not beside every row") {
+  const HostTensor query = HostTensor::Random(DType::kFloat32, {1, kHeads, 8}, 3), list = List({1});
+  const HostTensor mask = HostTensor::Random(DType::kBool, {2048, 2048}, 1);
+  const HostTensor table = HostTensor::Of(Shape{1, 1}, std::vector<int32_t>{0});
+  const HostTensor cache = HostTensor::Random(DType::kInt8, {kPages, kBlock, 1, 12}, 1);
+  RunOptions options;
+  options.attributes = {{"num_heads", kHeads}, {"num_key_value_heads", int64_t{1}}, {"block_size", kBlock}};
+  const auto columns = [](DType dtype, const Shape& shape) { return HostTensor::Random(dtype, shape, 4, -1, 1); };
+  const HostTensor of_query = columns(DType::kFloat32, {1, kHeads, 6});
+  const auto check = [&](const HostTensor& query_rope, const HostTensor& key_rope, const char* message) {
+    CHECK_THROWS_WITH(RunOp("npu.fused::ScaledRowAttention",
+                            {query, cache, cache, mask, list, list, table, query_rope, key_rope}, options),
+                      doctest::Contains(message));
+  };
+  check(of_query, HostTensor(), "[ScaledRowAttention] expected query_rope and key_rope together, got only query_rope");
+  check(HostTensor(), columns(DType::kFloat32, {kPages, kBlock, 1, 6}), "together, got only key_rope");
+  check(of_query, columns(DType::kFloat32, {kPages, kBlock, 6}),
+        "[ScaledRowAttention] expected key_rope of shape [pages, page rows, 1, columns]");
+  check(of_query, columns(DType::kFloat32, {kPages, kBlock, 1, 7}), "expected key_rope of key's shape");
+  check(of_query, columns(DType::kFloat32, {kPages - 1, kBlock, 1, 6}), "expected key_rope of key's shape");
+  check(of_query, columns(DType::kFloat16, {kPages, kBlock, 1, 6}),
+        "of query's dtype float32, got float32 and float16");
 }
 
 TEST_CASE("ScaledRowAttention refuses heads that are no elements and a scale") {

@@ -41,20 +41,20 @@ class Interface(nn.Module):
         """Number of decoder layers."""
         return self.decoder.layer_count
 
-    def _kinds(self, sizes: CacheSizes) -> list[str]:
+    def cached_kinds(self, sizes: CacheSizes) -> list[str]:
         """Return what a layer caches, in the order of LayerCache."""
         cached = {
             "key": True,
             "value": True,
             "key_scale": self.int8 and self.scales_beside,
-            "value_scale": self.int8 and self.scales_beside,
+            "value_scale": self.int8 and self.scales_beside and "value" in sizes.rounded,
             "index_key": sizes.index_key > 0,
         }
         return [kind for kind in LayerCache._fields if cached[kind]]
 
     def _cache_names(self, prefix: str) -> list[str]:
         layers = zip(self.decoder.cached_layers, self.decoder.cache_sizes, strict=True)
-        return [f"{prefix}.{i}.{kind}" for i, sizes in layers for kind in self._kinds(sizes)]
+        return [f"{prefix}.{i}.{kind}" for i, sizes in layers for kind in self.cached_kinds(sizes)]
 
     def _state_names(self, prefix: str) -> list[str]:
         return [f"{prefix}.{state.name}" for state in self.decoder.states]
@@ -75,13 +75,18 @@ class Interface(nn.Module):
         return [*self._zeros(batch, length), *self._zero_states(batch, length)]
 
     def _zeros(self, rows: int, tokens: int) -> list[torch.Tensor]:
-        rounded = torch.int8 if self.int8 else self.decoder.dtype
-        dtypes = {"key": rounded, "value": rounded, "index_key": self.decoder.dtype}
         return [
-            torch.zeros(shape, dtype=dtypes.get(kind, torch.float32))
+            torch.zeros(shape, dtype=self._dtype(sizes, kind))
             for sizes in self.decoder.cache_sizes
             for kind, shape in self._shapes_of_layer(sizes, rows, tokens).items()
         ]
+
+    def _dtype(self, sizes: CacheSizes, kind: str) -> torch.dtype:
+        """Return the dtype of what a layer caches of this kind."""
+        if kind.endswith("scale"):
+            return torch.float32
+        floats: torch.dtype = self.decoder.dtype
+        return torch.int8 if self.int8 and kind in sizes.rounded else floats
 
     def _zero_states(self, rows: int, tokens: int) -> list[torch.Tensor]:
         """Return states; those with a rate have entries enough, of unlike numbers."""
@@ -109,7 +114,7 @@ class Interface(nn.Module):
     def _shapes_of_layer(
         self, sizes: CacheSizes, rows: Any, tokens: Any
     ) -> dict[str, tuple[Any, ...]]:
-        """Return the shape of each of ``_kinds``."""
+        """Return the shape of each of ``cached_kinds``."""
         shapes = {
             "key": self._vectors(rows, sizes.heads, tokens, sizes.key),
             "value": self._vectors(rows, sizes.heads, tokens, sizes.value),
@@ -117,7 +122,7 @@ class Interface(nn.Module):
             "value_scale": (rows, sizes.heads, tokens),
             "index_key": self._vectors(rows, 1, tokens, sizes.index_key),
         }
-        return {kind: shapes[kind] for kind in self._kinds(sizes)}
+        return {kind: shapes[kind] for kind in self.cached_kinds(sizes)}
 
     def stored(self, sizes: CacheSizes) -> CacheSizes:
         """Return the elements that a cache has for the keys and values of these sizes."""
@@ -168,7 +173,7 @@ class Interface(nn.Module):
         """Return the cache of each layer, whose tensors the inputs list one after the other."""
         given = iter(past)
         return [
-            LayerCache(**{kind: next(given) for kind in self._kinds(sizes)})
+            LayerCache(**{kind: next(given) for kind in self.cached_kinds(sizes)})
             for sizes in self.decoder.cache_sizes
         ]
 

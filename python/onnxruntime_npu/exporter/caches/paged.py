@@ -51,11 +51,8 @@ class PagedStep(Step):
         """Write new [1, T, Nkv, D] into their slots."""
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots, new.flatten(0, 1))
 
-    def _write_rounded(self, past: LayerCache, key: Rounded, value: Rounded) -> LayerCache:
-        return past._replace(
-            key=self._write(past.key, scaled_rows.join(*key)),
-            value=self._write(past.value, scaled_rows.join(*value)),
-        )
+    def _write_rounded(self, past: LayerCache, kind: str, new: Rounded) -> dict[str, torch.Tensor]:
+        return {kind: self._write(getattr(past, kind), scaled_rows.join(*new))}
 
     def visibility(self, capacity: int, window: int | None) -> Visibility:
         """Return a causal pattern, aligned to the right end of each sequence's tokens."""
@@ -78,11 +75,10 @@ class PagedStep(Step):
         key, value, key_rope = cache.parts(query_rope is not None)
         scales: dict[str, Any] = {}
         if cache.rounded:
-            key, key_scale = scaled_rows.divide(key)
-            value, value_scale = scaled_rows.divide(value)
+            both = [scaled_rows.divide(rows) for rows in (key, value)]
+            (key, value), found = zip(*both, strict=True)
+            scales["key_scale"], scales["value_scale"] = (each.transpose(1, 2) for each in found)
             scales["antiquant_mode"] = _SCALES_OF_BLOCKS_AND_HEADS
-            scales["key_scale"] = key_scale.transpose(1, 2)
-            scales["value_scale"] = value_scale.transpose(1, 2)
         return traced_ops.fused_infer_attention(
             query.flatten(0, 1),
             key.flatten(2),
@@ -180,8 +176,8 @@ class PagedInterface(Interface):
         """Return the elements that a cache has for the keys and values of these sizes."""
         if not self.int8:
             return sizes
-        bytes_of_scale = scaled_rows.SCALE_BYTES
-        return sizes._replace(key=sizes.key + bytes_of_scale, value=sizes.value + bytes_of_scale)
+        stored = {kind: size + scaled_rows.SCALE_BYTES for kind, size in sizes.rounded.items()}
+        return CacheSizes(**{**sizes._asdict(), **stored})
 
     def _vectors(self, rows: Any, heads: int, tokens: Any, size: int) -> tuple[Any, ...]:
         return rows, tokens, heads, size

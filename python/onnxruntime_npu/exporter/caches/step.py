@@ -28,13 +28,20 @@ def compressed_causal_mask() -> torch.Tensor:
 class CacheSizes(NamedTuple):
     """Of one layer: the number of key/value heads, and the sizes of a key and a value.
 
-    ``index_key``: that of what an indexer keeps of each token; 0 without one.
+    ``index_key``: that of what an indexer keeps of each token; 0 without one. ``latent``: keys are
+    latents, which are values, too, and in the place of values are rotated columns of keys.
     """
 
     heads: int
     key: int
     value: int
     index_key: int = 0
+    latent: bool = False
+
+    @property
+    def rounded(self) -> dict[str, int]:
+        """The sizes of what an int8 cache rounds: not of rotated columns of keys."""
+        return {"key": self.key} if self.latent else {"key": self.key, "value": self.value}
 
 
 class State(NamedTuple):
@@ -65,7 +72,8 @@ class LayerCache(NamedTuple):
     """Keys and values of one layer; of an int8 cache, with a float32 scale for each token and head.
 
     Of a growing and a static cache, key and value are [B, Nkv, T or C, D], scales [B, Nkv, T or C].
-    Rows of int8 blocks have their scales within (scaled_rows.py).
+    Rows of int8 blocks have their scales within (scaled_rows.py). Rotated columns beside latents
+    are floats in any cache.
     ``index_key``, laid out as of one head, are what an indexer chooses the keys by that are seen.
     """
 
@@ -114,15 +122,19 @@ class Step(abc.ABC):
         return rows if self.heads_axis == 1 else rows.transpose(1, self.heads_axis)
 
     def update(self, past: LayerCache, key: torch.Tensor, value: torch.Tensor) -> LayerCache:
-        """Add new keys and values to a layer's cache, rounded if it holds int8.
+        """Add new keys and values to a layer's cache, rounded where it holds int8.
 
         They are [B, Nkv, S, D] with the heads at ``heads_axis``.
         """
-        if not past.rounded:
-            written = self._write(past.key, key), self._write(past.value, value)
-            return past._replace(key=written[0], value=written[1])
-        quant = torch.ops.npu.npu_dynamic_quant
-        return self._write_rounded(past, quant(key), quant(value))
+        written: dict[str, Any] = {}
+        for kind, new in (("key", key), ("value", value)):
+            cached = getattr(past, kind)
+            if cached.dtype == torch.int8:
+                rounded = torch.ops.npu.npu_dynamic_quant(new)
+                written |= self._write_rounded(past, kind, rounded)
+            else:
+                written[kind] = self._write(cached, new)
+        return past._replace(**written)
 
     def update_index(self, past: LayerCache, keys: torch.Tensor) -> LayerCache:
         """Add new keys of an indexer, [B, 1, S, D] with the head at ``heads_axis``."""
@@ -136,15 +148,13 @@ class Step(abc.ABC):
         Or scales [B, Nkv, S] to those beside them.
         """
 
-    def _write_rounded(self, past: LayerCache, key: Rounded, value: Rounded) -> LayerCache:
-        """Add new integers and scales of keys and values."""
-        assert past.key_scale is not None and past.value_scale is not None
-        return past._replace(
-            key=self._write(past.key, key[0]),
-            value=self._write(past.value, value[0]),
-            key_scale=self._write(past.key_scale, key[1]),
-            value_scale=self._write(past.value_scale, value[1]),
-        )
+    def _write_rounded(self, past: LayerCache, kind: str, new: Rounded) -> dict[str, torch.Tensor]:
+        """Add new integers and scales of a kind; return what they have become, by its name."""
+        scales = f"{kind}_scale"
+        return {
+            kind: self._write(getattr(past, kind), new[0]),
+            scales: self._write(getattr(past, scales), new[1]),
+        }
 
     @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
@@ -188,8 +198,10 @@ class Step(abc.ABC):
         """Return the arguments of attention that scale an int8 cache."""
         if cache.key_scale is None:
             return {}
+        of_values = cache.value_scale
         return {
             "key_scale": cache.key_scale,
-            "value_scale": cache.value_scale,
+            # Latents have one scale: they are values, too.
+            "value_scale": cache.key_scale if of_values is None else of_values,
             "antiquant_mode": _SCALES_OF_TOKENS_AND_HEADS,
         }

@@ -15,7 +15,6 @@ from torch import nn
 
 from ..attention_interface import attend_latents
 from ..indexed_attention import chosen_keys
-from ..proof import NotProven
 from .norm import RmsNorm
 
 Tables = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
@@ -45,6 +44,8 @@ class LatentParts(NamedTuple):
 
 class LatentAttention(nn.Module, abc.ABC):
     """Attention of queries [B, S, N, C + R] over latents [B, T, C] and rotated keys [B, T, R]."""
+
+    reads_latents = True  # which its layer caches
 
     weight_uk: torch.Tensor  # [N, D, C]
     weight_uv: torch.Tensor  # [N, C, V]
@@ -104,9 +105,6 @@ class LatentAttention(nn.Module, abc.ABC):
         them, too: ``prev_topk_indices`` are those of an earlier one.
         """
         tables = tables_of(position_embeddings, hidden_states.dtype)
-        layer = None if past_key_values is None else past_key_values.layers[self.layer_idx]
-        if getattr(getattr(layer, "cache", None), "rounded", False):
-            raise NotProven("attention rounds latents by scales of a whole cache, not a token's")
         latent = self.query_latent(hidden_states)
         query, query_rope, latents, rotated = self.cached(
             hidden_states, latent, tables, past_key_values

@@ -67,11 +67,10 @@ class LatentProlog(LatentAttention):
         tables: tuple[torch.Tensor, torch.Tensor],
         cache: Any,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Let the operator write to blocks; other caches get the new tokens' as any others."""
+        """Let the operator write to blocks of floats; other caches get the new tokens' as any."""
         layer = None if cache is None else cache.layers[self.layer_idx]
         slots = getattr(layer, "block_slots", None)
-        if slots is not None:
-            assert layer is not None
+        if layer is not None and slots is not None and not layer.cache.rounded:
             query, query_rope, *written = self._prolog(x, tables, layer.cache, slots)
             latents, rotated = layer.take(layer.cache._replace(key=written[0], value=written[1]))
         else:
