@@ -311,7 +311,7 @@ def test_features_are_not_exported_where_positions_end_otherwise(monkeypatch):
         ({"image_grid_thw": np.array([[1, 0, 4]])}, "of 1 and multiples of 2 .*, got .1, 0, 4"),
         (
             {"image_merge_sizes": np.ones(3, np.int64)},
-            "expected pixel_values and image_grid_thw of images, .*, got image_merge_sizes",
+            "expected pixel_values and image_grid_thw and .*, got image_merge_sizes",
         ),
         ({"pixel_values": None}, r"shape \[60, 96\], as image_grid_thw says"),
         ({"pixel_values": np.zeros((60, 95), np.float32)}, r"shape \[60, 96\], .* \[60, 95\]"),

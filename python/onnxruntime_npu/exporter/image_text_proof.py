@@ -10,6 +10,8 @@ from .attention_interface import NOT_CALLED, fuse_attention
 from .encoder import role_of
 from .image_text_parts import EmbeddingPart, ImageTextProbe, TextPart
 from .images import ImagePart
+from .images.patches import PatchPart
+from .images.video_proof import videos_of
 from .model_cache import run_with_cache, text_logits
 from .module_replacement import replace_modules
 from .named_tokens import check_named_tokens
@@ -58,6 +60,8 @@ def proven_parts(model: Any, images: ImagePart, quantised: bool, cache: str) -> 
     text_model = text_model_of(model)
     embedding = EmbeddingPart(model, images.stacked)
     check_named_tokens(model, images, embedding)
+    if isinstance(images, PatchPart):
+        images.videos = videos_of(model, images, embedding)
     probe = ImageTextProbe(model, text_model, images, embedding)
     language = model.get_decoder()
     functions = ReplacedFunctions()

@@ -133,6 +133,9 @@ class ImageTextLM(Exported):
                 - of patches: pixel_values [patches, values] or [patches, C, height, width] of all
                   images and image_grid_thw [images, 3] integers, 1 and the rows and columns of
                   patches of each, and image_merge_sizes [images] where the processor has it;
+                  where videos are taken, also pixel_values_videos [patches, values] of all videos,
+                  video_grid_thw [videos, 3] integers, the times and the rows and columns of
+                  patches, and second_per_grid_ts [videos], seconds between times, by default 1;
                 - of padded patches: pixel_values [images, patches, values], spatial_shapes
                   [images, 2] integers, rows and columns of patches, and pixel_attention_mask
                   [images, patches] integers, 1 for the first rows * columns ones;
@@ -163,20 +166,21 @@ class ImageTextLM(Exported):
         budget = min(count, checked_room(ids.shape[1], self.context_length))
         prompt = Prompt(ids, mask, self.image_token)
         given = self._given(images)
+        shown = self.images.shown(prompt, given)
         found = self.images.features(prompt, given)
         features = np.concatenate([self._no_features, *found])
         positions = self.images.positions(prompt, given)
         states = self.images if isinstance(self.images, States) else None
-        if states is None and len(features) != prompt.image_tokens:
+        image_tokens = int((shown == self.image_token).sum())
+        if states is None and len(features) != image_tokens:
             raise ArgumentError(
-                f"expected {len(features)} image tokens for {len(found)} images, got "
-                f"{prompt.image_tokens}"
+                f"expected {len(features)} image tokens for {len(found)} images, got {image_tokens}"
             )
         choose = chooser(Sampler() if sampler is None else sampler, lambda: self._sampling)
         rows = [row[keep != 0].tolist() for row, keep in zip(ids, mask, strict=True)]
         length = ids.shape[1] + budget
         stepper = (_StaticStepper if self._static else _Stepper)(
-            self, ids, mask, features, positions, length
+            self, shown, mask, features, positions, length
         )
         if states is not None:
             stepper.see(states.seen(prompt, given, self.device), states.places)

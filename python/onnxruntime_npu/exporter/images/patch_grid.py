@@ -29,9 +29,10 @@ class PatchGridPart(ImagePart):
 
     def example(self) -> tuple[torch.Tensor, ...]:
         """Return arguments to trace with."""
-        return self._image_of(*self.grid)
+        return self.image_of(*self.grid)
 
-    def _image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
+    def image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
+        """Return a random image of so many rows and columns of patches."""
         generator = torch.Generator().manual_seed(3)
         pixels = torch.randn(rows * columns, *self.patch, generator=generator)
         return pixels, torch.from_numpy(patch_positions(rows, columns, self.merge))

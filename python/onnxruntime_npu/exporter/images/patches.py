@@ -10,15 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from ...generation.images.patch_positions import patch_windows, token_positions
+from ...generation.images.patch_positions import (
+    IMAGE,
+    grids_of,
+    patch_windows,
+    token_positions,
+)
 from ...subclasses import subclasses_in
 from ..proof import NotProven
 from .one_length import without_splits
 from .patch_grid import PatchGridPart, by_rows
 from .patch_tower import PatchTower
 from .position_proof import check_token_positions
+from .video_proof import Videos
 
 _BLOCKS = (2, 3)  # rows and columns of blocks to trace with: all numbers differ, and none is 1
 
@@ -33,6 +40,7 @@ class PatchPart(PatchGridPart):
     """The patches of one image to features, by the model's ``tower``."""
 
     kind = "patches"
+    videos: Videos | None = None  # how the model takes them, if that is proven
 
     def __init__(self, model: Any) -> None:
         super().__init__(model)
@@ -81,6 +89,7 @@ class PatchPart(PatchGridPart):
             AXES: str(self.axes[0] if self.axes else 0),
             GIVEN: " ".join(self.as_given([self.example()])),
             **window,
+            **({} if self.videos is None else self.videos.metadata()),
         }
 
     def positions(
@@ -89,8 +98,9 @@ class PatchPart(PatchGridPart):
         """Return positions [*axes, B, S] of tokens, as the host computes them."""
         if not self.axes:
             return super().positions(input_ids, mask, given)
-        prompt = input_ids.numpy(), mask.numpy(), int(self.model.config.image_token_id)
-        found, _ = token_positions(*prompt, given["image_grid_thw"].numpy(), self.merge)
+        kinds = np.where(input_ids.numpy() == int(self.model.config.image_token_id), IMAGE, 0)
+        grids = {IMAGE: grids_of(given["image_grid_thw"].numpy())}
+        found, _ = token_positions(kinds, mask.numpy(), grids, self.merge)
         return torch.from_numpy(found)
 
     def as_given(self, images: Sequence[tuple[torch.Tensor, ...]]) -> dict[str, torch.Tensor]:
@@ -106,10 +116,11 @@ class PatchPart(PatchGridPart):
         """Return images to prove features of: also narrow ones, longer than learned positions."""
         longest = (self.tower.learned // self.merge + _BLOCKS[1]) * self.merge
         sizes = self.grid, (self.merge, longest), (longest, self.merge)
-        return [self._image_of(*size) for size in sizes]
+        return [self.image_of(*size) for size in sizes]
 
-    def _image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
-        pixels, places = super()._image_of(rows, columns)
+    def image_of(self, rows: int, columns: int) -> tuple[torch.Tensor, ...]:
+        """Return a random image of so many rows and columns of patches, and its windows."""
+        pixels, places = super().image_of(rows, columns)
         if self.tower.window is None:
             return pixels, places
         return pixels, places, torch.from_numpy(patch_windows(places.numpy(), self.tower.window))

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from ...generation.images.patch_positions import token_positions
+from ...generation.images.patch_positions import IMAGE, grids_of, token_positions
 from ..proof import NotProven
 
 _KINDS = "mm_token_type_ids"  # an argument: which tokens are of images
@@ -55,9 +55,9 @@ def check_token_positions(model: Any, merge: int) -> None:
     grids = torch.tensor([[1, rows * merge, columns * merge] for rows, columns in _GRIDS])
     told = {} if before else {_KINDS: (ids == token).long()}
     own, deltas = find(ids, image_grid_thw=grids, attention_mask=mask, **told)
-    found, following = map(
-        torch.from_numpy, token_positions(ids.numpy(), mask.numpy(), token, grids.numpy(), merge)
-    )
+    kinds = (ids == token).numpy() * IMAGE
+    computed = token_positions(kinds, mask.numpy(), {IMAGE: grids_of(grids.numpy())}, merge)
+    found, following = map(torch.from_numpy, computed)
     shown = mask.bool()
     if own.shape != found.shape or not own[:, shown].equal(found[:, shown]):
         raise NotProven("expected images to have positions in time, rows and columns, got others")

@@ -40,6 +40,10 @@ class Images(ABC):
         """How many tokens each image has, if all have the same number."""
         return None
 
+    def shown(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the tokens [B, S] of a prompt, with image tokens wherever there are features."""
+        return prompt.ids
+
     @abstractmethod
     def features(self, prompt: Prompt, given: Mapping[str, np.ndarray]) -> list[np.ndarray]:
         """Return the features [F, H] of images in the order of their tokens.
