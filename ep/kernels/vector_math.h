@@ -176,6 +176,7 @@ inline float SinShifted(float x, int32_t quarter_turns) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(y) ^ (static_cast<uint32_t>(quadrant & 2) << 30));
 }
 
+// `fast`: a lambda, since a loop of calls through a pointer stays scalar.
 template <class Fast, class Exact>
 void TrigonometricRow(const float* x, float* y, int64_t n, Fast fast, Exact exact) {
   constexpr int64_t kBlock = 256;  // tested as a whole, so that the usual case stays vectorised
@@ -201,10 +202,10 @@ inline float Cos(float x) { return internal::SinShifted(x, 1); }
 
 // y[i] = sin(x[i]) for every argument; y may be x.
 inline void SinRow(const float* x, float* y, int64_t n) {
-  internal::TrigonometricRow(x, y, n, Sin, [](float v) { return std::sin(v); });
+  internal::TrigonometricRow(x, y, n, [](float v) { return Sin(v); }, [](float v) { return std::sin(v); });
 }
 inline void CosRow(const float* x, float* y, int64_t n) {
-  internal::TrigonometricRow(x, y, n, Cos, [](float v) { return std::cos(v); });
+  internal::TrigonometricRow(x, y, n, [](float v) { return Cos(v); }, [](float v) { return std::cos(v); });
 }
 
 }  // namespace npu::math

@@ -60,7 +60,7 @@ inline double Log1pExpOfMinusAbs(double x) { return std::log1p(std::exp(-std::fa
 
 template <class C>
 C LogSigmoid(C x) {
-  return (x < 0 ? x : x != x ? x : C{0}) - Log1pExpOfMinusAbs(x);
+  return (x > 0 ? C{0} : x) - Log1pExpOfMinusAbs(x);
 }
 
 }  // namespace npu::real

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "ep/kernels/gemm/epilogue.h"
 #include "ep/kernels/gemm/packing.h"
@@ -61,6 +62,12 @@ void CheckExtent(int64_t k, int64_t n) {
   constexpr int64_t kMost = int64_t{1} << 56;
   NPU_CHECK(n == 0 || k <= kMost / (n + kPanelColumns), "[gemm] expected a matrix that fits memory, got [", k, ", ", n,
             "]");
+}
+
+// Whether nothing of it belongs to rows or to columns but the addend.
+bool OnlyAdds(const Epilogue& epilogue) {
+  return !epilogue.column_scale.data && !epilogue.row_scale.data && !epilogue.total_scale.data &&
+         !epilogue.output_scale.data && !epilogue.output_offset.data && epilogue.gated_columns == 0;
 }
 
 constexpr int64_t kPackGrain = 128 << 10;  // bytes of panels that are worth another thread
@@ -174,6 +181,13 @@ void Multiply(const Matrix& a, const PackedMatrix& b, const Result& c, const Epi
 }
 
 void Multiply(DType dtype, const Matrix& a, const Matrix& b, const Result& c, const Epilogue& epilogue) {
+  if (b.columns == 1 && a.rows > 1 && c.row_stride == 1 && OnlyAdds(epilogue)) {
+    // A column is a row of the transposed product: a panel with one column would do the work of kPanelColumns.
+    Epilogue transposed = epilogue;
+    std::swap(transposed.addend.row_stride, transposed.addend.column_stride);
+    const Result row{c.data, c.dtype, a.rows};
+    return MultiplyAny(dtype, b.Transposed(), dtype, a.Transposed(), nullptr, StoredAs(dtype), row, transposed, {});
+  }
   MultiplyAny(dtype, a, dtype, b, nullptr, StoredAs(dtype), c, epilogue, {});
 }
 

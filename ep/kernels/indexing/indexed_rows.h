@@ -16,7 +16,7 @@ namespace npu {
 // of the indices. As in torch, negative indices count from the end only if `wraps`.
 template <bool wraps, class Index, class F>
 void ForEachIndexedRow(const char* op, const AxisView& view, const Index* indices, int64_t count, const F& f) {
-  constexpr int64_t kColumns = 1024;
+  constexpr int64_t kColumns = 128;  // so few that rows of an embedding are shared among threads
   const CheckedNumbers<Index> rows(op, "an index", indices, wraps ? -view.n : 0, view.n);
   rows.CheckFirst(count);
   const int64_t parts = (view.inner + kColumns - 1) / kColumns;

@@ -40,6 +40,8 @@ std::vector<Run> RunsOf(const AxisMap& map) {
   return runs;
 }
 
+constexpr int64_t kShortRun = 4;  // elements, of which a call of memcpy takes longer than single copies
+
 // The shapes, after merging the trailing axes that map to themselves into one block of elements.
 struct MappedCopy {
   int rank = 0;                                    // outer axes, before the row axis
@@ -48,6 +50,7 @@ struct MappedCopy {
   std::array<int64_t, Shape::kMaxRank> strides{};  // of the input, per outer axis, in elements
   std::vector<AxisMap> maps;                       // of the outer axes
   std::vector<Run> runs;                           // of the row axis
+  AxisMap elements;                                // of the row axis, where its runs are short
 
   // The input offset of an output row, or -1 if the row is filled.
   int64_t RowOffset(int64_t row) const {
@@ -75,6 +78,11 @@ void CopyMappedRows(const MappedCopy& copy, const T* x, T* y, T fill) {
         std::fill(to, to + row_elements, fill);
         continue;
       }
+      if (!copy.elements.empty()) {
+        const int64_t* const from = copy.elements.data();
+        for (int64_t i = 0; i < row_elements; ++i) to[i] = x[offset + from[i]];
+        continue;
+      }
       for (const Run& run : copy.runs) {
         T* at = to + run.to * copy.block;
         if (run.from < 0) {
@@ -100,6 +108,10 @@ void LaunchMappedCopy(OpContext& ctx, const char* op, const TensorView& x, const
   if (row_axis >= 0) {
     copy.runs = RunsOf(maps[row_axis]);
     copy.row_blocks = y.shape[row_axis];
+    const bool filled =
+        std::any_of(maps[row_axis].begin(), maps[row_axis].end(), [](int64_t from) { return from < 0; });
+    const bool are_short = static_cast<int64_t>(copy.runs.size()) * kShortRun > copy.row_blocks;
+    if (copy.block == 1 && !filled && are_short) copy.elements = maps[row_axis];
     copy.rank = row_axis;
     copy.strides = DenseStrides(x.shape);
     for (int d = 0; d < row_axis; ++d) copy.rows *= y.shape[d];

@@ -192,9 +192,15 @@ template <class Op>
 constexpr DTypeSet kReduced = SetOf(typename Op::Types{}) | (kTakesBools<Op> ? kBool : DTypeSet{});
 
 // Combines a run in independent lanes, which vectorises: the compiler itself may not reorder floating-point operations.
+// In a short run, lanes would take longer than its elements.
 template <class Op, class C>
 C ReduceRun(const C* x, int64_t n) {
-  constexpr int64_t kLanes = 64 / sizeof(C) * 2;
+  constexpr int64_t kLanes = 64 / sizeof(C) * 2, kShort = 16;
+  if (n <= kShort) {
+    C total = Op::template Start<C>();
+    for (int64_t i = 0; i < n; ++i) total = Op::Combine(total, Op::Map(x[i]));
+    return total;
+  }
   C lanes[kLanes];
   for (int64_t j = 0; j < kLanes; ++j) lanes[j] = Op::template Start<C>();
   int64_t i = 0;

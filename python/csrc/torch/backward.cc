@@ -101,16 +101,16 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tenso
 at::Tensor EmbeddingBackward(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
                              bool scale_by_frequency) {
   const int64_t width = grad.size(-1);
-  const at::Tensor positions = indices.reshape({-1, 1});
+  const at::Tensor positions = indices.reshape({-1});
   at::Tensor g = Wide(grad).reshape({-1, width});
   if (scale_by_frequency) {
-    const at::Tensor places = positions.squeeze(1), ones = Empty({places.numel()}, g.scalar_type(), grad).fill_(1);
-    const at::Tensor counts = Empty({rows}, g.scalar_type(), grad).zero_().index_add_(0, places, ones);
-    g = g / counts.index_select(0, places).unsqueeze(1);
+    const at::Tensor ones = Empty({positions.numel()}, g.scalar_type(), grad).fill_(1);
+    const at::Tensor counts = Empty({rows}, g.scalar_type(), grad).zero_().index_add_(0, positions, ones);
+    g = g / counts.index_select(0, positions).unsqueeze(1);
   }
-  if (padding >= 0) g = g.masked_fill(positions.eq(padding), 0);
+  if (padding >= 0) g = g.masked_fill(positions.unsqueeze(1).eq(padding), 0);
   at::Tensor sums = Empty({rows, width}, g.scalar_type(), grad).zero_();
-  return sums.scatter_add_(0, positions.expand(g.sizes()).to(at::kLong), g).to(grad.scalar_type());
+  return sums.index_add_(0, positions, g).to(grad.scalar_type());
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {

@@ -6,6 +6,8 @@
 #include <ATen/ops/result_type.h>
 #include <torch/library.h>
 
+#include <cmath>
+
 #include "python/csrc/torch/bits.h"
 #include "python/csrc/torch/elementwise.h"
 #include "python/csrc/torch/fallback.h"
@@ -95,6 +97,17 @@ at::Tensor& ClampOut(const at::Tensor& self, const std::optional<c10::Scalar>& l
   const auto tensor = [&](const std::optional<c10::Scalar>& bound) {
     return bound ? std::optional(ScalarTensor(*bound, dtype, self)) : std::nullopt;
   };
+  // A bound that is NaN makes all elements NaN, which Clip leaves as they are.
+  const auto is_nan = [](const std::optional<c10::Scalar>& bound) {
+    return bound && bound->isFloatingPoint() && std::isnan(bound->toDouble());
+  };
+  if (out.numel() > 0 && !is_nan(low) && !is_nan(high) && KernelCall("Clip").Takes(0, dtype)) {
+    KernelCall call("Clip");
+    call.In(Dense(self, dtype));
+    for (const std::optional<c10::Scalar>& bound : {low, high}) bound ? call.In(*tensor(bound)) : call.Absent();
+    call.Into(out);
+    return out;
+  }
   return Clamp<at::_ops::clamp_out>(dtype, self, tensor(low), tensor(high), out, low, high);
 }
 at::Tensor& ClampTensorOut(const at::Tensor& self, const std::optional<at::Tensor>& low,

@@ -147,10 +147,25 @@ TEST_CASE("nonzero: a wrong count is refused") {
   const auto count = [](int64_t n) { return HostTensor::Of<int64_t>({}, {n}); };
   CHECK(RunOp("npu.aten::CountTrue", {x})[0].values() == std::vector<double>{3});
   CHECK(RunOp(type, {x, count(3)})[0].values() == std::vector<double>{0, 0, 1, 0, 1, 2, 1, 0, 0});
-  Refused(type, {x, count(2)}, {}, "[nonzero] expected 2 true elements, got more");
+  Refused(type, {x, count(2)}, {}, "[nonzero] expected 2 true elements, got 3");
   Refused(type, {x, count(4)}, {}, "[nonzero] expected 4 true elements, got 3");
   for (const int64_t bad : {int64_t{13}, int64_t{-1}, INT64_MAX, INT64_MIN})
     Refused(type, {x, count(bad)}, {}, "[nonzero] expected a count in [0, 12], got " + std::to_string(bad));
+}
+
+TEST_CASE("nonzero: positions in the parts of a mask that threads share") {
+  constexpr int64_t kRows = 3, kColumns = 30011;
+  std::vector<double> mask, expected;
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    mask.push_back(i % 3 == 0 || i % 7 == 0 ? 1 : 0);
+    if (mask.back() == 0) continue;
+    expected.push_back(static_cast<double>(i / kColumns));
+    expected.push_back(static_cast<double>(i % kColumns));
+  }
+  const HostTensor x = HostTensor::From(DType::kBool, {kRows, kColumns}, mask);
+  const auto count = static_cast<int64_t>(expected.size() / 2);
+  CHECK(RunOp("npu.aten::CountTrue", {x})[0].values() == std::vector<double>{static_cast<double>(count)});
+  CHECK(RunOp("npu.aten::TruePositions", {x, HostTensor::Of<int64_t>({}, {count})})[0].values() == expected);
 }
 
 TEST_CASE("embedding bag: bad offsets and indices are refused") {
