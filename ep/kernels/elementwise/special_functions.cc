@@ -1,44 +1,13 @@
 // Powers, logarithms and special functions that ONNX has not, as torch defines them.
 #include <cmath>
-#include <limits>
 #include <numbers>
 
 #include "ep/kernels/elementwise/function.h"
+#include "ep/kernels/elementwise/inverse_erf.h"
 #include "ep/kernels/elementwise/real.h"
 
 namespace npu {
 namespace {
-
-// Giles' approximation ("Approximating the erfinv function", 2011), good to float, then Halley's method.
-double InverseErf(double y) {
-  if (!(y > -1 && y < 1)) return y == 1 || y == -1 ? std::copysign(HUGE_VAL, y) : std::nan("");
-  double w = -std::log((1 - y) * (1 + y)), p;
-  if (w < 5) {
-    w -= 2.5;
-    p = 2.81022636e-08;
-    for (const double c : {3.43273939e-07, -3.5233877e-06, -4.39150654e-06, 0.00021858087, -0.00125372503,
-                           -0.00417768164, 0.246640727, 1.50140941})
-      p = c + p * w;
-  } else {
-    w = std::sqrt(w) - 3;
-    p = -0.000200214257;
-    for (const double c : {0.000100950558, 0.00134934322, -0.00367342844, 0.00573950773, -0.0076224613, 0.00943887047,
-                           1.00167406, 2.83297682})
-      p = c + p * w;
-  }
-  double x = p * y;
-  constexpr int kMaxSteps = 6;  // one or two, but for tails beyond float's
-  for (int i = 0; i < kMaxSteps; ++i) {
-    // Near 0 of erf, else of the tail, whose digits erf has lost.
-    const double error = std::fabs(y) < 0.5 ? std::erf(x) - y
-                         : y > 0            ? (1 - y) - std::erfc(x)
-                                            : std::erfc(-x) - (1 + y);
-    const double step = error / (2 * std::numbers::inv_sqrtpi * std::exp(-x * x));
-    x -= step / (1 + x * step);
-    if (std::fabs(step) <= std::numeric_limits<double>::epsilon() * std::fabs(x)) break;
-  }
-  return x;
-}
 
 // In double, as the tails of erf and the poles of lgamma need; the C library's lgamma writes a global.
 double LogGamma(double x) {
@@ -88,7 +57,7 @@ NPU_ONNX_KERNEL(AtenFunction<"Log10">([](auto x) { return std::log10(x); }, {"se
 NPU_ONNX_KERNEL(AtenFunction<"Log1p">([](auto x) { return real::Log1p(x); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"Log2">([](auto x) { return std::log2(x); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"Erfc">([](auto x) { return std::erfc(x); }, {"self"}));
-NPU_ONNX_KERNEL(AtenFunction<"Erfinv">([](auto x) { return InverseErf(x); }, {"self"}));
+NPU_ONNX_KERNEL(AtenFunction<"Erfinv">([](auto y) { return InverseErf(y, 1 + double{y}, 1 - double{y}); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"LogGamma">([](auto x) { return LogGamma(x); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"LogAddExp">([](auto a, auto b) { return LogAddExp(a, b); }, {"self", "other"}));
 NPU_ONNX_KERNEL(AtenFunction<"LogAddExp2">([](auto a, auto b) { return LogAddExp2(a, b); }, {"self", "other"}));

@@ -6,6 +6,15 @@
 namespace npu {
 namespace {
 
+template <class C>
+bool HasSign(C x) {
+  if constexpr (std::is_integral_v<C>) {
+    return x < 0;
+  } else {
+    return std::signbit(x);
+  }
+}
+
 NPU_ONNX_KERNEL(AtenFunction<"Trunc">([](auto x) { return std::trunc(x); }, {"self"}));
 NPU_ONNX_KERNEL(AtenFunction<"Frac">([](auto x) { return x - std::trunc(x); }, {"self"}));
 // 0 of NaN, where ONNX says NaN.
@@ -25,6 +34,13 @@ NPU_ONNX_KERNEL(AtenFunction<"NanToNum">(
       return x != x ? nan : std::fabs(x) != HUGE_VALF ? x : x > 0 ? above : below;
     },
     {"self"}, {FloatAttribute("nan"), FloatAttribute("posinf"), FloatAttribute("neginf")}));
+
+// 0 of negative numbers, 1 of positive ones, and otherwise the second operand; 0 of NaN.
+NPU_ONNX_KERNEL(AtenFunction<"Heaviside", NumericTypes, kCheapGrain>(
+    [](auto x, auto y) { return x == 0 ? y : static_cast<decltype(y)>(x > 0); }, {"self", "values"}));
+NPU_ONNX_KERNEL(AtenFunction<"SignBit", SignedTypes, kCheapGrain>([](auto x) { return HasSign(x); }, {"self"}));
+NPU_ONNX_KERNEL(AtenFunction<"NextAfter", Types<float, double>>([](auto x, auto y) { return std::nextafter(x, y); },
+                                                                {"self", "other"}));
 
 struct Quotient {
   template <class C>
