@@ -38,27 +38,6 @@ def test_distributions_use_the_device_generator():
         x.geometric_(1.5)
 
 
-def test_distributions_drawn_on_the_cpu_use_the_device_generator():
-    rates = torch.full((1000,), 4.0).npu()
-    draws = [
-        lambda generator: torch.poisson(rates, generator=generator),
-        lambda generator: torch.binomial(rates * 10, rates / 10, generator=generator),
-        lambda generator: torch._standard_gamma(rates, generator=generator),
-    ]
-    for draw in draws:
-        generator = torch.Generator("npu").manual_seed(5)
-        first, second = draw(generator), draw(generator)
-        assert not torch.equal(first, second)
-        assert torch.equal(draw(generator.manual_seed(5)), first)
-        torch.npu.manual_seed(5)
-        assert torch.equal(draw(None), first)
-        before = torch.random.get_rng_state()
-        draw(None)
-        assert torch.equal(torch.random.get_rng_state(), before)  # the CPU's is independent
-        with pytest.raises(RuntimeError, match="Expected a 'npu' device type for generator"):
-            draw(torch.Generator("cpu"))
-
-
 def test_random_integers_stay_within_the_dtype_range():
     for dtype, top in ((torch.half, 1 << 11), (torch.float, 1 << 24), (torch.int16, (1 << 15) - 1)):
         x = torch.empty(4000, dtype=dtype, device="npu").random_(8, None).cpu().double()

@@ -157,8 +157,6 @@ bool UpcastsHalves(const c10::OperatorHandle& op, const Stack& stack) {
   if (Among(kTypeMatters, op)) return false;
   for (const c10::Argument& result : op.schema().returns())
     if (result.alias_info() != nullptr && !result.alias_info()->isWrite()) return false;  // a view
-  for (const c10::Argument& argument : op.schema().arguments())
-    if (argument.name() == "generator") return false;  // random numbers depend on the dtype
   bool halves = false;
   ForEachTensor(Arguments(op, stack), [&](const at::Tensor& t) { halves = halves || IsHalf(t.scalar_type()); });
   return halves;

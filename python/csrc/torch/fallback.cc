@@ -1,16 +1,12 @@
 #include "python/csrc/torch/fallback.h"
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/library.h>
 
-#include <algorithm>
 #include <mutex>
 
 #include "ep/runtime/environment.h"
 #include "ep/runtime/log.h"
 #include "python/csrc/torch/cpu_call.h"
-#include "python/csrc/torch/generator.h"
-#include "python/csrc/torch/streams.h"
 
 namespace npu::aten {
 namespace {
@@ -43,25 +39,6 @@ void Count(const std::string& op) {
   }
 }
 
-// The CPU draws from a generator that the device's seeds, so that the numbers depend on torch.npu.manual_seed and on a
-// generator that was passed.
-void SeedFromDevice(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  const auto& parameters = op.schema().arguments();
-  const auto arguments = stack.end() - static_cast<std::ptrdiff_t>(parameters.size());
-  const auto on_device = std::find_if(arguments, stack.end(), [](const c10::IValue& argument) {
-    return argument.isTensor() && argument.toTensor().defined() && argument.toTensor().is_privateuseone();
-  });
-  if (on_device == stack.end()) return;
-  const int device = on_device->toTensor().device().index();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    if (parameters[i].name() != "generator") continue;
-    c10::IValue& generator = arguments[static_cast<std::ptrdiff_t>(i)];
-    const auto& source =
-        SourceOf(generator.isNone() ? std::optional<at::Generator>() : generator.toGenerator(), device);
-    generator = at::detail::createCPUGenerator(DrawSeed(source, CurrentStream(device)));
-  }
-}
-
 }  // namespace
 
 void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
@@ -72,7 +49,6 @@ void FallBackToCpu(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
                               "to run it on the CPU: unset the variable, or move its arguments to the CPU");
   Count(name);
   CheckOneDevice(op, *stack);
-  SeedFromDevice(op, *stack);
   if (UpcastsHalves(op, *stack)) {
     CallUpcast(op, stack);
   } else {

@@ -2,20 +2,20 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/DistributionTemplates.h>
 #include <ATen/native/Resize.h>
-#include <ATen/ops/multinomial_ops.h>
-#include <ATen/ops/native_dropout_ops.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include <limits>
+#include <numbers>
 #include <tuple>
 
 #include "python/csrc/torch/assertions.h"
 #include "python/csrc/torch/elementwise.h"
-#include "python/csrc/torch/fallback.h"
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/operators.h"
 #include "python/csrc/torch/storage.h"
 #include "python/csrc/torch/streams.h"
+#include "python/csrc/torch/structured.h"
 
 namespace npu::aten {
 namespace {
@@ -38,12 +38,22 @@ at::Tensor& Fill(at::Tensor& self, const char* distribution, const MaybeGenerato
   return self;
 }
 
+// Both parts of complex numbers are drawn.
 at::Tensor& Uniform(at::Tensor& self, double from, double to, MaybeGenerator generator) {
+  if (self.is_complex()) {
+    at::view_as_real(self).uniform_(from, to, std::move(generator));
+    return self;
+  }
   TORCH_CHECK(self.is_floating_point(), "uniform_ expects a floating point tensor, got ", self.scalar_type());
   TORCH_CHECK(from <= to, "uniform_ expects to return a [from, to) range, but found from=", from, " > to=", to);
   return Fill(self, "RandomUniform", generator, from, to);
 }
+// The variance of complex numbers is the sum of their parts'.
 at::Tensor& Normal(at::Tensor& self, double mean, double deviation, MaybeGenerator generator) {
+  if (self.is_complex()) {
+    at::view_as_real(self).normal_(mean, deviation / std::numbers::sqrt2, std::move(generator));
+    return self;
+  }
   TORCH_CHECK(deviation >= 0, "normal expects std >= 0.0, but found std ", deviation);
   TORCH_CHECK(self.is_floating_point(), "normal_ expects a floating point tensor, got ", self.scalar_type());
   return Fill(self, "RandomNormal", generator, mean, deviation);
@@ -182,6 +192,14 @@ at::Tensor Multinomial(const at::Tensor& weights, int64_t count, bool replacemen
   return std::get<1>(scores.topk(count));
 }
 
+at::Tensor& MultinomialOut(const at::Tensor& weights, int64_t count, bool replacement, MaybeGenerator generator,
+                           at::Tensor& out) {
+  CheckOutputType(out, at::kLong);
+  const at::Tensor drawn = Multinomial(weights, count, replacement, std::move(generator));
+  at::native::resize_output(out, drawn.sizes());
+  return out.copy_(drawn);
+}
+
 at::Tensor& RandpermOut(int64_t n, MaybeGenerator generator, at::Tensor& out) {
   TORCH_CHECK(n >= 0, "n must be non-negative, got", n);
   out.resize_({n});
@@ -205,6 +223,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("native_dropout", &Dropout);
   m.impl("native_dropout_backward", &DropoutBackward);
   m.impl("multinomial", &Multinomial);
+  m.impl("multinomial.out", &MultinomialOut);
   m.impl("randperm.generator_out", &RandpermOut);
 }
 
