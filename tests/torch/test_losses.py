@@ -77,3 +77,37 @@ def test_multi_margin_loss_refuses_what_does_not_fit():
     F.multi_margin_loss(scores, target + 1)
     with pytest.raises(RuntimeError, match="expected an index"):
         torch.npu.synchronize()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_multilabel_margin_loss(dtype, reduction):
+    scores = make(dtype, 4, 6)
+    target = torch.tensor(
+        [[1, 4, -1, 2, 0, 0], [-1, 3, 3, 3, 3, 3], [5, 4, 3, 2, 1, 0], [2, 2, -1, -1, -1, -1]]
+    )
+    check(lambda x, t: F.multilabel_margin_loss(x, t, reduction=reduction), scores, target)
+    check(lambda x, t: F.multilabel_margin_loss(x[0], t[0], reduction=reduction), scores, target)
+    marks = torch.ops.aten.multilabel_margin_loss_forward(scores.npu(), target.npu(), 0)[1]
+    expected = torch.ops.aten.multilabel_margin_loss_forward(scores.float(), target, 0)[1]
+    assert torch.equal(marks.cpu(), expected.to(dtype))
+
+
+def test_multilabel_margin_loss_takes_memory_of_its_scores():
+    classes = 3000  # a matrix of classes by classes would be 36 MB
+    scores = torch.randn(8, classes, device="npu", requires_grad=True)
+    target = torch.arange(classes, device="npu").expand(8, classes).clone()
+    target[:, 100:] = -1
+    torch.npu.synchronize()
+    torch.npu.reset_peak_memory_stats()
+    before = torch.npu.memory_allocated()
+    F.multilabel_margin_loss(scores, target).backward()
+    assert torch.npu.max_memory_allocated() - before < 8 * scores.nbytes
+
+
+def test_wrong_classes_of_multilabel_margin_loss_are_a_device_error():
+    scores = torch.randn(2, 3).npu()
+    with pytest.raises(RuntimeError, match=r"expected targets in \[-1, 3\), got 3 at 1"):
+        F.multilabel_margin_loss(scores, torch.tensor([[0, 3, -1], [0, 1, 2]]).npu()).item()
+    with pytest.raises(RuntimeError, match="inconsistent target size"):
+        F.multilabel_margin_loss(scores, torch.zeros(2, 4, dtype=torch.long).npu())
