@@ -1,8 +1,8 @@
-"""median, nanmedian and kthvalue."""
+"""median, nanmedian, kthvalue and mode."""
 
 import pytest
 import torch
-from against_cpu import FLOATS, check
+from against_cpu import FLOATS, INTEGERS, check, equal_on_cpu
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -47,3 +47,31 @@ def test_medians_without_nan(dtype):
         order.view(4, 7, 3).to(dtype).requires_grad_(),
     )
     assert torch.tensor([5, 1, 4, 2]).npu().nanmedian().item() == 2
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, torch.bool], ids=str)
+def test_mode(dtype):
+    x = torch.tensor([[3, 1, 1, 2, 3], [0, 0, 1, 0, 1], [5, 4, 3, 2, 1], [7, 7, 7, 7, 7]]).to(dtype)
+    for dim in (0, 1):
+        equal_on_cpu(lambda t, d=dim: t.mode(d), x)
+    equal_on_cpu(lambda t: t.mode(1, keepdim=True), x)
+
+
+def test_mode_counts_each_nan_separately():
+    nan = float("nan")
+    values, indices = torch.tensor([[nan, 2, nan, 2, nan], [nan, nan, nan, nan, 1]]).npu().mode(1)
+    assert values.tolist() == [2, 1] and indices.tolist() == [3, 4]
+
+
+def test_gradient_and_out_of_mode():
+    check(lambda t: t.mode(1).values, torch.tensor([[3.0, 1, 1], [2, 5, 4]]).requires_grad_())
+    out = torch.empty(2).npu(), torch.empty(2, dtype=torch.long).npu()
+    torch.mode(torch.tensor([[3.0, 1, 1], [2, 5, 4]]).npu(), 1, out=out)
+    assert out[0].tolist() == [1, 2] and out[1].tolist() == [2, 0]
+
+
+def test_order_statistics_of_a_single_number():
+    x = torch.tensor(3.0)
+    for function in (torch.median, torch.nanmedian, torch.mode):
+        equal_on_cpu(lambda t, f=function: f(t, 0), x)
+    equal_on_cpu(lambda t: t.kthvalue(1), x)

@@ -1,8 +1,10 @@
-// Cumulative products, max and min along one dimension.
+// Cumulative products, logarithms of sums, max and min along one dimension.
 #include <ATen/WrapDimUtils.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/_cummax_helper_ops.h>
 #include <ATen/ops/_cummin_helper_ops.h>
+#include <ATen/ops/_logcumsumexp_ops.h>
 #include <ATen/ops/cumprod_meta.h>
 #include <ATen/ops/cumprod_ops.h>
 #include <ATen/ops/empty_like.h>
@@ -63,9 +65,23 @@ std::tuple<at::Tensor, at::Tensor> NewRunningExtremes(const at::Tensor& self, in
   return {values, indices};
 }
 
+at::Tensor LogCumSumExp(const at::Tensor& self, int64_t dim) {
+  KernelCall call("LogCumSumExp", "npu.aten");
+  if (!call.Takes(0, self.scalar_type())) return FallBack<at::_ops::_logcumsumexp>(self, dim);
+  const at::Tensor x = Dense(self);
+  call.In(x.dim() == 0 ? x.view({1}) : x).Set("axis", at::maybe_wrap_dim(dim, self.dim()));
+  return call.One().view(self.sizes());
+}
+at::Tensor& LogCumSumExpOut(const at::Tensor& self, int64_t dim, at::Tensor& out) {
+  at::native::resize_output(out, self.sizes());
+  return out.copy_(LogCumSumExp(self, dim));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("cumprod.out", &CumprodOut);
+  m.impl("_logcumsumexp", &LogCumSumExp);
+  m.impl("_logcumsumexp.out", &LogCumSumExpOut);
   m.impl("_cummax_helper", &RunningExtremesInto<at::_ops::_cummax_helper, true>);
   m.impl("_cummin_helper", &RunningExtremesInto<at::_ops::_cummin_helper, false>);
   m.impl("cummax", &NewRunningExtremes<at::_ops::_cummax_helper, true>);
