@@ -83,7 +83,7 @@ at::Tensor& CompareScalar(const char* type, bool negate, const at::Tensor& a, co
 }
 
 at::Tensor& Logical(const char* type, const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {
-  at::native::resize_output(out, at::infer_size(a.sizes(), b.sizes()));
+  InferBroadcast(out, {a, b});
   return out.numel() == 0 ? out : BinaryInto(type, at::kBool, a, b, out);
 }
 at::Tensor& LogicalAndOut(const at::Tensor& a, const at::Tensor& b, at::Tensor& out) {

@@ -34,7 +34,7 @@ void CheckParts(const char* op, const at::Tensor& a, const at::Tensor& b, const 
               "() expected two tensors of one float type, got ", a.scalar_type(), " and ", b.scalar_type());
   TORCH_CHECK(out.scalar_type() == c10::toComplexType(a.scalar_type()), "Expected object of scalar type ",
               c10::toComplexType(a.scalar_type()), " but got scalar type ", out.scalar_type(), " for argument 'out'");
-  at::native::resize_output(out, at::infer_size(a.sizes(), b.sizes()));
+  InferBroadcast(out, {a, b});
 }
 at::Tensor& ComplexOut(const at::Tensor& re, const at::Tensor& im, at::Tensor& out) {
   CheckParts("complex", re, im, out);

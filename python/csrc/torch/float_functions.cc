@@ -86,14 +86,14 @@ at::Tensor& LogitOut(const at::Tensor& self, std::optional<double> eps, at::Tens
   const Function logit = Aten("Logit", {{"low", eps.value_or(-kInfinity)}, {"high", 1 - eps.value_or(-kInfinity)}});
   if (!logit.Takes(self.scalar_type()) || out.scalar_type() != self.scalar_type())
     return FallBack<at::_ops::logit_out>(self, eps, out);
-  at::native::resize_output(out, self.sizes());
+  InferBroadcast(out, {self});
   return FunctionInto(logit, self.scalar_type(), {self}, out);
 }
 at::Tensor Logit(const at::Tensor& self, std::optional<double> eps) {
   if (at::isIntegralType(self.scalar_type(), /*includeBool=*/true))
     return self.to(c10::get_default_dtype_as_scalartype()).logit(eps);
   if (!Aten("Logit").Takes(self.scalar_type())) return FallBack<at::_ops::logit>(self, eps);
-  at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
+  at::Tensor out = Empty({0}, self.scalar_type(), self);
   return LogitOut(self, eps, out);
 }
 at::Tensor& LogitInPlace(at::Tensor& self, std::optional<double> eps) { return LogitOut(self, eps, self); }

@@ -1,6 +1,6 @@
 #include "python/csrc/torch/function.h"
 
-#include "python/csrc/torch/storage.h"
+#include <ATen/ops/empty_like.h>
 
 namespace npu::aten {
 
@@ -17,7 +17,7 @@ at::Tensor FunctionOf(const char* op, const Function& function, const at::Tensor
                       std::initializer_list<at::Tensor> inputs) {
   const at::ScalarType dtype = like.scalar_type();
   TORCH_CHECK(at::isFloatingType(dtype) && function.Takes(dtype), op, " expected real floats, got ", dtype);
-  at::Tensor out = Empty(like.sizes(), dtype, like);
+  at::Tensor out = at::empty_like(like);
   return FunctionInto(function, dtype, inputs, out);
 }
 

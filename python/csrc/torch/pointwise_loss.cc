@@ -17,7 +17,9 @@ namespace {
 at::Tensor Room(const char* op, const Function& function, const at::Tensor& self, const at::Tensor& target) {
   const at::ScalarType dtype = at::result_type(self, target);
   TORCH_CHECK(function.Takes(dtype), op, " expected real floats, got ", dtype);
-  return Empty(at::infer_size(self.sizes(), target.sizes()), AccumulateType(dtype), self);
+  at::Tensor room = Empty({0}, AccumulateType(dtype), self);
+  InferBroadcast(room, {self, target});
+  return room;
 }
 
 // The mean or the sum of function(inputs), or all its elements. The first inputs are self and target.
@@ -44,7 +46,8 @@ at::Tensor Gradient(const char* op, Function function, const at::Tensor& grad, c
 }
 
 at::Tensor& Into(at::Tensor& out, const at::Tensor& result) {
-  at::native::resize_output(out, result.sizes());
+  if (at::native::resize_output(out, result.sizes()))
+    out.unsafeGetTensorImpl()->set_sizes_and_strides(result.sizes(), result.strides());
   return out.copy_(result);
 }
 

@@ -3,6 +3,7 @@
 #include <ATen/WrapDimUtilsMulti.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -18,7 +19,7 @@ namespace {
 // A copy that walks the flipped dimensions backwards, from their ends.
 at::Tensor Flip(const at::Tensor& self, at::IntArrayRef dims) {
   const auto flipped = at::dim_list_to_bitset(dims, static_cast<size_t>(self.dim()));
-  at::Tensor out = Empty(self.sizes(), self.scalar_type(), self);
+  at::Tensor out = at::empty_like(self);
   if (out.numel() == 0) return out;
   CheckWithinStorage(self);
   std::vector<int64_t> strides = self.strides().vec();

@@ -21,7 +21,7 @@ namespace {
 at::Tensor& WhereOut(const at::Tensor& condition, const at::Tensor& self, const at::Tensor& other, at::Tensor& out) {
   const at::ScalarType dtype = at::result_type(self, other);
   TORCH_CHECK(out.scalar_type() == dtype, "Expected out type to be ", dtype, " but got ", out.scalar_type());
-  at::native::resize_output(out, at::infer_size(at::infer_size(condition.sizes(), self.sizes()), other.sizes()));
+  InferBroadcast(out, {condition, self, other});
   if (out.numel() == 0) return out;
   if (MovesAsBits(out)) {
     at::Tensor bits = Bits(out);

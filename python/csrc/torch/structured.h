@@ -8,6 +8,7 @@
 #include <c10/core/ScalarType.h>
 
 #include <array>
+#include <initializer_list>
 #include <type_traits>
 #include <utility>
 
@@ -31,6 +32,15 @@ inline void CheckOutputType(const at::Tensor& out, at::ScalarType dtype) {
 inline void CheckCast(at::ScalarType result, const at::Tensor& out) {
   TORCH_CHECK(at::canCast(result, out.scalar_type()), "result type ", result,
               " can't be cast to the desired output type ", out.scalar_type());
+}
+
+// For elementwise operators that have no meta function: checks and shapes `out` as torch's iterator does. A new `out`
+// gets the layout of the inputs; one that is also an input is not resized.
+inline void InferBroadcast(const at::Tensor& out, std::initializer_list<at::Tensor> inputs) {
+  at::TensorIteratorConfig config;
+  config.set_check_mem_overlap(true).check_all_same_dtype(false).allow_cpu_scalars(true).add_output(out);
+  for (const at::Tensor& input : inputs) config.add_owned_const_input(input);
+  config.build();
 }
 
 template <class Meta, size_t outputs = 1>

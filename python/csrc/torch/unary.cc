@@ -3,6 +3,7 @@
 #include <ATen/ops/bitwise_not_meta.h>
 #include <ATen/ops/ceil_meta.h>
 #include <ATen/ops/cos_meta.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/erf_meta.h>
 #include <ATen/ops/exp_meta.h>
 #include <ATen/ops/floor_meta.h>
@@ -60,7 +61,7 @@ at::Tensor& BitwiseNotOut(const at::Tensor& self, at::Tensor& out) {
 at::Tensor& IsInfinite(const at::Tensor& self, bool negative, at::Tensor& out) {
   TORCH_CHECK(out.scalar_type() == at::kBool, negative ? "isneginf" : "isposinf",
               " does not support non-boolean outputs.");
-  at::native::resize_output(out, self.sizes());
+  InferBroadcast(out, {self});
   if (out.numel() == 0) return out;
   KernelCall call("IsInf");
   if (!call.Takes(0, self.scalar_type())) return out.zero_();
@@ -74,14 +75,17 @@ at::Tensor& IsneginfOut(const at::Tensor& self, at::Tensor& out) { return IsInfi
 at::Tensor& IsposinfOut(const at::Tensor& self, at::Tensor& out) { return IsInfinite(self, false, out); }
 
 at::Tensor& LogicalNotOut(const at::Tensor& self, at::Tensor& out) {
-  at::native::resize_output(out, self.sizes());
+  InferBroadcast(out, {self});
   if (out.numel() > 0) KernelCall("Not").In(Dense(self, at::kBool)).Into(out);
   return out;
 }
 
 at::Tensor Isnan(const at::Tensor& self) {
-  if (KernelCall("IsNaN").Takes(0, self.scalar_type())) return KernelCall("IsNaN").In(Dense(self)).One();
-  return self.ne(self);  // only NaN compares unequal to itself
+  KernelCall call("IsNaN");
+  if (!call.Takes(0, self.scalar_type())) return self.ne(self);  // only NaN compares unequal to itself
+  at::Tensor out = at::empty_like(self, self.options().dtype(at::kBool));
+  if (out.numel() > 0) call.In(Dense(self)).Into(out);
+  return out;
 }
 
 at::Tensor& RsqrtOut(const at::Tensor& self, at::Tensor& out) {
@@ -106,7 +110,9 @@ at::Tensor& LeakyReluOut(const at::Tensor& self, const c10::Scalar& slope, at::T
 
 at::Tensor Relu(const at::Tensor& self) {
   if (!KernelCall("Relu").Takes(0, self.scalar_type())) return FallBack<at::_ops::relu>(self);
-  return KernelCall("Relu").In(Dense(self)).One();
+  at::Tensor out = at::empty_like(self);
+  if (out.numel() > 0) KernelCall("Relu").In(Dense(self)).Into(out);
+  return out;
 }
 at::Tensor& ReluInPlace(at::Tensor& self) {
   if (!KernelCall("Relu").Takes(0, self.scalar_type())) return FallBack<at::_ops::relu_>(self);
@@ -118,12 +124,12 @@ at::Tensor& AbsOut(const at::Tensor& self, at::Tensor& out) {
   CheckOutputType(
       out, self.is_complex() && !out.is_complex() ? c10::toRealValueType(self.scalar_type()) : self.scalar_type());
   if (self.is_complex() && !out.is_complex()) {
-    at::native::resize_output(out, self.sizes());
+    InferBroadcast(out, {self});
     const ComplexParts parts = ComplexParts::Of(self);
     return out.copy_(at::hypot(parts.re, parts.im));
   }
   if (!KernelCall("Abs").Takes(0, self.scalar_type())) return FallBack<at::_ops::abs_out>(self, out);
-  at::native::resize_output(out, self.sizes());
+  InferBroadcast(out, {self});
   if (out.numel() > 0) KernelCall("Abs").In(Dense(self)).Into(out);
   return out;
 }
