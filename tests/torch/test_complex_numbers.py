@@ -163,3 +163,53 @@ def test_rotation_in_a_graph():
     x.copy_(torch.randn(2, 5, 3, 8))
     graph.replay()
     assert torch.equal(y, rotated(x, angles))
+
+
+@COMPLEX
+def test_sums_along_indices(dtype):
+    x, rows = torch.randn(5, 3, dtype=dtype), torch.randn(4, 3, dtype=dtype)
+    places = torch.tensor([0, 2, 0, 4])
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    equal_on_cpu(lambda t, i, r: t.index_add(0, i, r, alpha=2), x, places, rows, **tolerance)
+    equal_on_cpu(
+        lambda t, i, r: t.index_put((i,), r, accumulate=True), x, places, rows, **tolerance
+    )
+    equal_on_cpu(
+        lambda t, i, r: t.index_put((i,), r[0], accumulate=True), x, places, rows, **tolerance
+    )
+    equal_on_cpu(
+        lambda t, i, r: t.scatter_add(0, i[:, None].expand(4, 3), r.conj()),
+        x,
+        places,
+        rows,
+        **tolerance,
+    )
+    equal_on_cpu(lambda t: t.cumsum(1), x, **tolerance)
+    equal_on_cpu(lambda t: t.real.contiguous().cumsum(0, dtype=dtype), x, **tolerance)
+
+
+@COMPLEX
+def test_norms_variances_and_truth(dtype):
+    x = torch.randn(4, 3, dtype=dtype)
+    tolerance = {"rtol": 1e-5, "atol": 1e-5}
+    for order in (0, 1, 2, 3, float("inf"), -float("inf")):
+        equal_on_cpu(lambda t, p=order: torch.linalg.vector_norm(t, p, dim=1), x, **tolerance)
+    equal_on_cpu(lambda t: t.norm(), x, **tolerance)
+    equal_on_cpu(lambda t: torch.linalg.vector_norm(t, dtype=torch.complex128), x, **tolerance)
+    equal_on_cpu(lambda t: t.var(1), x, **tolerance)
+    equal_on_cpu(lambda t: t.std(), x, **tolerance)
+    equal_on_cpu(lambda t: torch.var_mean(t, 0)[0], x, **tolerance)
+    zeros = torch.tensor([[0, 1j], [1, 0], [0, 0], [1, 1j]], dtype=dtype)
+    for function in (torch.any, torch.all):
+        equal_on_cpu(function, zeros)
+        equal_on_cpu(lambda t, f=function: f(t, 1), zeros)
+
+
+def test_complex_random_numbers():
+    x = torch.randn(20000, dtype=torch.complex64, device="npu").cpu()
+    # 5 standard deviations of the estimates
+    assert abs(x.mean()) < 5 * 20000**-0.5 and abs(x.var() - 1) < 5 * (2 / 20000) ** 0.5
+    assert abs(x.real.var() - 0.5) < 0.05
+    y = torch.rand(20000, dtype=torch.complex128, device="npu").cpu()
+    for part in (y.real, y.imag):
+        assert part.min() >= 0 and part.max() < 1 and abs(part.mean() - 0.5) < 0.02

@@ -41,3 +41,14 @@ def test_forward_derivatives_of_matrices():
         return torch.func.jacfwd(lambda t: torch.tanh(w @ t))(x)
 
     torch.testing.assert_close(derivative(weight.npu(), x.npu()).cpu(), derivative(weight, x))
+
+
+def test_logspace():
+    for arguments in ((0, 3, 4), (1.5, -2.25, 7), (2, 5, 1), (0, 1, 0)):
+        for dtype in (torch.float32, torch.float64, torch.float16, torch.int64):
+            got = torch.logspace(*arguments, base=2, dtype=dtype, device="npu")
+            expected = torch.logspace(*arguments, base=2, dtype=dtype)
+            # the CPU computes powers in float32 where the device does in float64
+            torch.testing.assert_close(
+                got.cpu(), expected, rtol=1e-3 if dtype == torch.half else 1e-5, atol=0
+            )

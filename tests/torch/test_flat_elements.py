@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from against_cpu import FLOATS, check, make
+from against_cpu import FLOATS, check, equal_on_cpu, make
 
 pytestmark = pytest.mark.usefixtures("no_fallback")
 
@@ -39,3 +39,12 @@ def test_out_of_range_elements_are_errors():
         with pytest.raises((RuntimeError, IndexError), match=message):
             call()
             torch.npu.synchronize()
+
+
+def test_a_fixed_number_of_positions():
+    mask = torch.tensor([[0, 2, 0], [3, 0, 1]])
+    for size in (0, 2, 3, 5):
+        equal_on_cpu(lambda t, n=size: torch.nonzero_static(t, size=n, fill_value=-7), mask)
+    out = torch.empty(0, dtype=torch.long, device="npu")
+    torch.nonzero_static(mask.npu(), size=4, out=out)
+    assert out.tolist() == [[0, 1], [1, 0], [1, 2], [-1, -1]]

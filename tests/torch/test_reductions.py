@@ -84,3 +84,19 @@ def test_masks_are_counted_without_a_wider_copy():
     for t in (mask, mask.t(), mask[0, 0], mask[:, :0]):
         got = t.npu().sum(list(range(t.dim())), keepdim=True)
         assert got.shape == (1,) * t.dim() and got.item() == t.sum().item()
+
+
+def test_norms_of_single_numbers_and_of_none():
+    for order in (0, 1, 2, 3, float("inf")):
+        equal_on_cpu(lambda t, p=order: torch.linalg.vector_norm(t, p), torch.tensor(-2.5))
+    for order in (0, 1, 2, 3):
+        equal_on_cpu(lambda t, p=order: torch.linalg.vector_norm(t, p, dim=1), torch.ones(3, 0))
+    equal_on_cpu(torch.linalg.vector_norm, torch.ones(0, 3, dtype=torch.half))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_renorm(dtype):
+    x = make(dtype, 4, 3, 5)
+    for p in (1, 2, 3):
+        check(lambda t, p=p: t.renorm(p, 1, 2.0), x)
+    equal_on_cpu(lambda t: t.renorm(2, 0, 1e3), x.detach())  # nothing is scaled

@@ -18,7 +18,8 @@ with warnings.catch_warnings():
 OPERATORS = [
     "cdist", "nn.functional.adaptive_max_pool1d", "nn.functional.adaptive_max_pool2d",
     "nn.functional.binary_cross_entropy_with_logits", "nn.functional.ctc_loss",
-    "nn.functional.grid_sample", "nn.functional.mish", "unique", "unique_consecutive",
+    "nn.functional.grid_sample", "nn.functional.mish", "nn.functional.pdist", "unique",
+    "unique_consecutive",
 ]  # fmt: skip
 
 

@@ -1,6 +1,9 @@
 // Distances between the rows of two matrices, in any norm, and their gradient.
 #include <ATen/ExpandUtils.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/triu_indices.h>
+#include <ATen/ops/zeros.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -67,10 +70,29 @@ at::Tensor CdistBackward(const at::Tensor& given_grad, const at::Tensor& x1, con
   return out;
 }
 
+// The distances between every two rows, those of the first row first.
+at::Tensor Pdist(const at::Tensor& self, double p) {
+  const int64_t rows = self.size(0);
+  const at::Tensor pairs = at::triu_indices(rows, rows, 1, self.options().dtype(at::kLong));
+  return Cdist(self, self, p, std::nullopt).index({pairs[0], pairs[1]});
+}
+at::Tensor PdistBackward(const at::Tensor& grad, const at::Tensor& self, double p, const at::Tensor& distances) {
+  const int64_t rows = self.size(0);
+  const at::Tensor pairs = at::triu_indices(rows, rows, 1, self.options().dtype(at::kLong));
+  // Each pair counts for both of its rows.
+  const auto full = [&](const at::Tensor& of_pairs) {
+    const at::Tensor upper = at::zeros({rows, rows}, self.options()).index_put_({pairs[0], pairs[1]}, of_pairs);
+    return upper + upper.t();
+  };
+  return CdistBackward(full(grad), self, self, p, full(distances));
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
   m.impl("_cdist_forward", &Cdist);
   m.impl("_cdist_backward", &CdistBackward);
+  m.impl("_pdist_forward", &Pdist);
+  m.impl("_pdist_backward", &PdistBackward);
 }
 
 }  // namespace

@@ -1,5 +1,8 @@
 // Tensors created from scalars alone.
+#include <ATen/ops/linspace.h>
 #include <ATen/ops/linspace_ops.h>
+#include <ATen/ops/logspace_ops.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tril_indices.h>
 #include <ATen/ops/triu_indices.h>
@@ -44,6 +47,18 @@ at::Tensor& LinspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_
   return out;
 }
 
+// Powers of `base`; of integers with exponents between the truncated bounds.
+at::Tensor& LogspaceOut(const c10::Scalar& start, const c10::Scalar& end, int64_t steps, double base, at::Tensor& out) {
+  TORCH_CHECK(steps >= 0, "number of steps must be non-negative");
+  if (!kNumeric.Contains(ToDType(out.scalar_type())))
+    return FallBack<at::_ops::logspace_out>(start, end, steps, base, out);
+  if (out.numel() != steps) out.resize_({steps});
+  if (steps == 0) return out;
+  const at::Tensor exponents = at::linspace(Held(start, out.scalar_type()), Held(end, out.scalar_type()), steps,
+                                            out.options().dtype(at::kDouble));
+  return out.copy_(at::pow(base, exponents).view(out.sizes()));
+}
+
 // A few numbers, computed on the host. Pinned, so that a capture can keep them.
 template <auto make>
 at::Tensor TriangleIndices(int64_t rows, int64_t columns, int64_t offset, std::optional<at::ScalarType> dtype,
@@ -73,6 +88,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("eye.out", &EyeSquareOut);
   m.impl("eye.m_out", &EyeOut);
   m.impl("linspace.out", &LinspaceOut);
+  m.impl("logspace.out", &LogspaceOut);
 }
 
 }  // namespace

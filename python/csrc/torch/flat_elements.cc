@@ -3,11 +3,15 @@
 #include <ATen/MemoryOverlap.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/native/Resize.h>
 #include <ATen/ops/where.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "python/csrc/torch/integer_indices.h"
 #include "python/csrc/torch/operators.h"
+#include "python/csrc/torch/storage.h"
 
 namespace npu::aten {
 namespace {
@@ -60,8 +64,27 @@ at::Tensor& MaskedScatter(at::Tensor& self, const at::Tensor& mask, const at::Te
   return self.copy_(at::where(picked, elements, self.reshape({-1})).view(self.sizes()));
 }
 
+// The positions of the first `size` true elements, and rows of `fill` where there are fewer.
+at::Tensor NonzeroStatic(const at::Tensor& self, int64_t size, int64_t fill) {
+  TORCH_CHECK(size >= 0, "nonzero_static: 'size' must be an non-negative integer");
+  at::Tensor out = Empty({size, self.dim()}, at::kLong, self).fill_(fill);
+  const at::Tensor found = self.nonzero();
+  const int64_t count = std::min(size, found.size(0));
+  out.narrow(0, 0, count).copy_(found.narrow(0, 0, count));
+  return out;
+}
+at::Tensor& NonzeroStaticOut(const at::Tensor& self, int64_t size, int64_t fill, at::Tensor& out) {
+  TORCH_CHECK(out.scalar_type() == at::kLong, "nonzero_static: Expected out tensor to have scalar type Long but got ",
+              out.scalar_type());
+  const at::Tensor positions = NonzeroStatic(self, size, fill);
+  at::native::resize_output(out, positions.sizes());
+  return out.copy_(positions);
+}
+
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   Operators m(library);
+  m.impl("nonzero_static", &NonzeroStatic);
+  m.impl("nonzero_static.out", &NonzeroStaticOut);
   m.impl("take", &Take);
   m.impl("put_", &Put);
   m.impl("masked_scatter_", &MaskedScatter);

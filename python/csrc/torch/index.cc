@@ -17,6 +17,7 @@
 #include <ATen/ops/topk_meta.h>
 #include <ATen/ops/tril_meta.h>
 #include <ATen/ops/triu_meta.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include <algorithm>
@@ -127,9 +128,21 @@ at::Tensor& ScatterValueOut(const at::Tensor& self, int64_t dim, const at::Tenso
   Scatter(self, dim, index, ScalarTensor(value, self.scalar_type(), self).expand(index.sizes()), "none", out);
   return out;
 }
+std::vector<int64_t> AppendedTwo(const at::Tensor& t) {
+  std::vector<int64_t> shape = t.sizes().vec();
+  shape.push_back(2);
+  return shape;
+}
 at::Tensor& ScatterAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                           at::Tensor& out) {
   Infer<at::meta::structured_scatter_add>(out, self, dim, index, source);
+  if (self.is_complex() && self.dim() > 0) {
+    // Both parts of each number move by its index.
+    const at::Tensor each = index.unsqueeze(-1).expand(AppendedTwo(index));
+    at::view_as_real(out).copy_(
+        at::view_as_real(self).scatter_add(at::maybe_wrap_dim(dim, self.dim()), each, at::view_as_real(source)));
+    return out;
+  }
   if (!KernelsKnow(self) || self.scalar_type() == at::kBool)
     return FallBack<at::_ops::scatter_add_out>(self, dim, index, source, out);
   Scatter(self, dim, index, source, "add", out);
@@ -304,6 +317,11 @@ at::Tensor& IndexPut(at::Tensor& self, const c10::List<std::optional<at::Tensor>
   if (MovesAsBits(self) && !accumulate && values.scalar_type() == self.scalar_type()) {
     at::Tensor bits = Bits(self);
     IndexPut(bits, indices, Bits(values), accumulate, unsafe);
+    return self;
+  }
+  if (accumulate && self.is_complex() && values.is_complex() && HasIndex(indices)) {
+    at::Tensor parts = at::view_as_real(self);  // each index selects both
+    IndexPut(parts, indices, at::view_as_real(values), accumulate, unsafe);
     return self;
   }
   if (!KernelsKnow(self) || !HasIndex(indices) || (accumulate && self.scalar_type() == at::kBool))

@@ -7,6 +7,7 @@
 #include <ATen/ops/index_add_ops.h>
 #include <ATen/ops/index_copy_meta.h>
 #include <ATen/ops/index_copy_ops.h>
+#include <ATen/ops/view_as_real.h>
 #include <torch/library.h>
 
 #include <vector>
@@ -69,6 +70,12 @@ void PassAlpha(KernelCall& call, const c10::Scalar& alpha, at::ScalarType dtype)
 at::Tensor& IndexAddOut(const at::Tensor& self, int64_t dim, const at::Tensor& index, const at::Tensor& source,
                         const c10::Scalar& alpha, at::Tensor& out) {
   Infer<at::meta::structured_index_add>(out, self, dim, index, source, alpha);
+  if (self.is_complex() && self.dim() > 0 && !alpha.isComplex()) {
+    // Both parts of each number move by its index.
+    at::view_as_real(out).copy_(
+        at::view_as_real(self).index_add(at::maybe_wrap_dim(dim, self.dim()), index, at::view_as_real(source), alpha));
+    return out;
+  }
   if (!KernelCall("IndexAdd", "npu.aten").Takes(0, self.scalar_type()))
     return FallBack<at::_ops::index_add_out>(self, dim, index, source, alpha, out);
   const at::Tensor places = DenseIndex("index_add", index);

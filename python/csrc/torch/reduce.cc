@@ -141,10 +141,15 @@ at::Tensor& VectorNormOut(const at::Tensor& self, const c10::Scalar& ord, at::Op
   Infer<at::meta::structured_linalg_vector_norm>(out, self, ord, dim, keepdim, dtype);
   const double order = ord.toDouble();
   const std::vector<int64_t> axes = Axes(dim, self.dim());
-  if (!at::isFloatingType(self.scalar_type()) || ToDType(self.scalar_type()) == DType::kUndefined || self.dim() == 0 ||
-      self.numel() == 0)
+  if (self.is_complex()) {
+    const at::Tensor sizes = (dtype ? self.to(*dtype) : self).abs();
+    return VectorNormOut(sizes, ord, dim, keepdim, std::nullopt, out);
+  }
+  if (!at::isFloatingType(self.scalar_type()) || ToDType(self.scalar_type()) == DType::kUndefined)
     return FallBack<at::_ops::linalg_vector_norm_out>(self, ord, dim, keepdim, dtype, out);
+  if (self.numel() == 0) return out.zero_();  // torch refuses orders whose norm of no element is not 0
   const at::Tensor x = self.to(dtype.value_or(self.scalar_type()));
+  if (self.dim() == 0) return out.copy_(order == 0 ? x.ne(0) : x.abs());
   const auto reduce = [&](const char* type, const at::Tensor& from) -> at::Tensor& {
     Reduce(type, from.scalar_type(), from, axes, std::nullopt, out);
     return out;
@@ -184,28 +189,26 @@ at::Tensor Min(const at::Tensor& self) {
 
 // Bools as the bytes 0 and 1: their max is any(), their min is all().
 at::Tensor& Truth(const char* type, bool empty, const at::Tensor& self, at::OptionalIntArrayRef dim, at::Tensor& out) {
-  const at::Tensor truth = self.scalar_type() == at::kBool ? self : Dense(self, at::kBool);
+  const bool known = ToDType(self.scalar_type()) != DType::kUndefined;
+  const at::Tensor truth = self.scalar_type() == at::kBool ? self : known ? Dense(self, at::kBool) : self.ne(0);
   Reduce(type, at::kByte, truth, Axes(dim, self.dim()), empty, out);
   return out;
 }
-bool IsComplex(const at::Tensor& self) { return ToDType(self.scalar_type()) == DType::kUndefined; }
 
 at::Tensor& AnyOut(const at::Tensor& self, at::Tensor& out) {
   Infer<at::meta::structured_any>(out, self);
-  return IsComplex(self) ? FallBack<at::_ops::any_all_out>(self, out) : Truth("ReduceMax", false, self, {}, out);
+  return Truth("ReduceMax", false, self, {}, out);
 }
 at::Tensor& AnyDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& out) {
   Infer<at::meta::structured_any_dim>(out, self, dim, keepdim);
-  if (IsComplex(self)) return FallBack<at::_ops::any_out>(self, dim, keepdim, out);
   return Truth("ReduceMax", false, self, {{dim}}, out);
 }
 at::Tensor& AllOut(const at::Tensor& self, at::Tensor& out) {
   Infer<at::meta::structured_all>(out, self);
-  return IsComplex(self) ? FallBack<at::_ops::all_all_out>(self, out) : Truth("ReduceMin", true, self, {}, out);
+  return Truth("ReduceMin", true, self, {}, out);
 }
 at::Tensor& AllDimOut(const at::Tensor& self, int64_t dim, bool keepdim, at::Tensor& out) {
   Infer<at::meta::structured_all_dim>(out, self, dim, keepdim);
-  if (IsComplex(self)) return FallBack<at::_ops::all_out>(self, dim, keepdim, out);
   return Truth("ReduceMin", true, self, {{dim}}, out);
 }
 
@@ -265,6 +268,10 @@ at::Tensor& CumsumOut(const at::Tensor& self, int64_t dim, std::optional<at::Sca
   at::ScalarType type = out.scalar_type();
   // ONNX has no CumSum of small integers. Sums in int64 have the same low bits.
   if (!call.Takes(0, type) && at::isIntegralType(type, /*includeBool=*/false)) type = at::kLong;
+  if (out.is_complex()) {
+    const ComplexParts parts = ComplexParts::Of(self, type, out);
+    return ComplexParts{parts.re.cumsum(dim), parts.HasTwo() ? parts.im.cumsum(dim) : at::Tensor()}.Into(out);
+  }
   if (!call.Takes(0, type)) return FallBack<at::_ops::cumsum_out>(self, dim, dtype, out);
   if (self.dim() == 0) return out.copy_(self);
   call.In(Dense(Dense(self, out.scalar_type()), type)).HostScalar(at::maybe_wrap_dim(dim, self.dim())).Into(out);
@@ -275,6 +282,10 @@ at::Tensor Variance(const at::Tensor& self, at::OptionalIntArrayRef dim, const s
                     bool keepdim) {
   const std::vector<int64_t> axes = Axes(dim, self.dim());
   if (self.dim() == 0) return Variance(self.unsqueeze(0), at::IntArrayRef{0}, correction, /*keepdim=*/false);
+  if (self.is_complex()) {
+    const ComplexParts parts = ComplexParts::Of(self);
+    return Variance(parts.re, dim, correction, keepdim) + Variance(parts.im, dim, correction, keepdim);
+  }
   double count = 1;
   for (const int64_t d : axes) count *= static_cast<double>(self.size(d));
   const double degrees = count - (correction ? correction->toDouble() : 1.0);
@@ -284,13 +295,15 @@ at::Tensor Variance(const at::Tensor& self, at::OptionalIntArrayRef dim, const s
 }
 at::Tensor Var(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
                bool keepdim) {
-  if (!self.is_floating_point()) return FallBack<at::_ops::var_correction>(self, dim, correction, keepdim);
-  return Variance(self, dim, correction, keepdim).to(self.scalar_type());
+  if (!self.is_floating_point() && !self.is_complex())
+    return FallBack<at::_ops::var_correction>(self, dim, correction, keepdim);
+  return Variance(self, dim, correction, keepdim).to(c10::toRealValueType(self.scalar_type()));
 }
 at::Tensor Std(const at::Tensor& self, at::OptionalIntArrayRef dim, const std::optional<c10::Scalar>& correction,
                bool keepdim) {
-  if (!self.is_floating_point()) return FallBack<at::_ops::std_correction>(self, dim, correction, keepdim);
-  return Variance(self, dim, correction, keepdim).sqrt_().to(self.scalar_type());
+  if (!self.is_floating_point() && !self.is_complex())
+    return FallBack<at::_ops::std_correction>(self, dim, correction, keepdim);
+  return Variance(self, dim, correction, keepdim).sqrt_().to(c10::toRealValueType(self.scalar_type()));
 }
 std::tuple<at::Tensor, at::Tensor> VarMean(const at::Tensor& self, at::OptionalIntArrayRef dim,
                                            const std::optional<c10::Scalar>& correction, bool keepdim) {
