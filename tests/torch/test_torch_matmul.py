@@ -32,3 +32,10 @@ def test_products_of_integers_wrap(dtype):
     equal_on_cpu(lambda x, y: torch.baddbmm(y[:, :4], x, y, beta=2, alpha=3), a, b)
     equal_on_cpu(lambda x, y: torch.addbmm(y[0, :4], x, y, beta=2, alpha=3), a, b)
     equal_on_cpu(lambda x: x.cumsum(1, dtype=x.dtype), a)
+
+
+@pytest.mark.parametrize("beta, alpha", [(0.6, 1.2), (1.6, 1), (0, 2.9)])
+def test_factors_of_integers_are_truncated(beta, alpha):
+    x = torch.arange(-8, 8).view(4, 4)
+    for function in (torch.addmm, lambda a, b, c, **factors: torch.addmv(a[0], b, c[0], **factors)):
+        equal_on_cpu(lambda t, f=function: f(t, t, t, beta=beta, alpha=alpha), x)

@@ -81,6 +81,11 @@ at::Tensor Scaled(const at::Tensor& self, const c10::Scalar& beta, const at::Ten
   return beta.equal(0) ? added : scaled(self, beta).add(added);
 }
 
+// As in torch, the factors of integer tensors are truncated.
+double Factor(const c10::Scalar& s, at::ScalarType dtype) {
+  return at::isIntegralType(dtype, /*includeBool=*/false) ? static_cast<double>(s.toLong()) : s.toDouble();
+}
+
 // beta * self + alpha * (a @ b). With a beta of 0, self is ignored, NaN included.
 at::Tensor& AddmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tensor& b, const c10::Scalar& beta,
                      const c10::Scalar& alpha, at::Tensor& out) {
@@ -88,7 +93,11 @@ at::Tensor& AddmmOut(const at::Tensor& self, const at::Tensor& a, const at::Tens
   CheckOneType(a, b);
   if (out.numel() == 0) return out;
   if (!Takes(a) || beta.isComplex() || alpha.isComplex()) return out.copy_(Scaled(self, beta, a.mm(b), alpha));
-  Product(a, b).In(Dense(self)).Set("alpha", alpha.toDouble()).Set("beta", beta.toDouble()).Into(out);
+  Product(a, b)
+      .In(Dense(self))
+      .Set("alpha", Factor(alpha, out.scalar_type()))
+      .Set("beta", Factor(beta, out.scalar_type()))
+      .Into(out);
   return out;
 }
 
@@ -99,11 +108,11 @@ at::Tensor& AddmvOut(const at::Tensor& self, const at::Tensor& matrix, const at:
   if (!Takes(matrix) || beta.isComplex() || alpha.isComplex())
     return out.copy_(Scaled(self, beta, matrix.mm(vector.unsqueeze(1)).squeeze(1), alpha));
   const at::Tensor addend = Dense(self).expand(out.sizes()).contiguous().unsqueeze(1);
-  // As in torch, the factors of integer tensors are truncated.
-  const auto factor = [&](const c10::Scalar& s) {
-    return at::isIntegralType(out.scalar_type(), false) ? static_cast<double>(s.toLong()) : s.toDouble();
-  };
-  Product(matrix, vector.unsqueeze(1)).In(addend).Set("alpha", factor(alpha)).Set("beta", factor(beta)).Into(out);
+  Product(matrix, vector.unsqueeze(1))
+      .In(addend)
+      .Set("alpha", Factor(alpha, out.scalar_type()))
+      .Set("beta", Factor(beta, out.scalar_type()))
+      .Into(out);
   return out;
 }
 
