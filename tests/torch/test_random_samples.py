@@ -1,5 +1,6 @@
 """Samples of distributions whose parameters are tensors."""
 
+import mpmath
 import pytest
 import torch
 
@@ -91,3 +92,26 @@ def test_dtypes_of_parameters_are_checked():
         torch.poisson(torch.ones(3, dtype=torch.long).npu())
     with pytest.raises(RuntimeError, match="Found dtype Double but expected Float"):
         torch.binomial(torch.ones(3).npu(), torch.ones(3, dtype=torch.double).npu())
+
+
+def test_gradients_of_gamma_samples():
+    @mpmath.workdps(120)  # the tail of a sample far from its mean is tiny
+    def quantile_slope(a, x):
+        def below(t):
+            return mpmath.gammainc(t, 0, x, regularized=True)
+
+        density = mpmath.exp((a - 1) * mpmath.log(x) - x - mpmath.loggamma(a))
+        return float(-mpmath.diff(below, a) / density)
+
+    shapes = torch.tensor([0.1, 0.7, 1.0, 3.0, 20.0, 90.0], dtype=torch.float64)
+    for factor in (0.1, 0.5, 1.0, 1.5, 3.0):
+        x = shapes * factor
+        got = torch._standard_gamma_grad(shapes.npu(), x.npu()).cpu()
+        expected = [quantile_slope(a, b) for a, b in zip(shapes.tolist(), x.tolist(), strict=True)]
+        # what differences of fourth order leave of 16 digits
+        torch.testing.assert_close(
+            got, torch.tensor(expected, dtype=torch.float64), rtol=1e-8, atol=0
+        )
+    parameter = torch.full((N,), 2.5, device="npu", requires_grad=True)
+    torch.distributions.Gamma(parameter, 1.0).rsample().mean().backward()
+    assert abs(parameter.grad.sum().item() - 1) < 0.02  # the mean is the shape

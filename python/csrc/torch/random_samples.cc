@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "python/csrc/torch/elementwise.h"
+#include "python/csrc/torch/function.h"
 #include "python/csrc/torch/generator.h"
 #include "python/csrc/torch/operators.h"
 
@@ -42,6 +43,9 @@ at::Tensor StandardGamma(const at::Tensor& self, MaybeGenerator generator) {
                                                          : std::numeric_limits<float>::min();
   return Sampled("_standard_gamma", "SampleGamma", {self}, generator).clamp_min_(least);
 }
+at::Tensor StandardGammaGrad(const at::Tensor& self, const at::Tensor& output) {
+  return FunctionOf("_standard_gamma_grad", Aten("GammaSampleGrad"), self, {self, output});
+}
 // Gamma numbers as parts of their sum, in double, where fewer of them are 0.
 at::Tensor Dirichlet(const at::Tensor& self, MaybeGenerator generator) {
   TORCH_CHECK(self.is_floating_point(), "_sample_dirichlet expected a tensor of real floats, got ", self.scalar_type());
@@ -56,6 +60,7 @@ TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
   m.impl("poisson", &Poisson);
   m.impl("binomial", &Binomial);
   m.impl("_standard_gamma", &StandardGamma);
+  m.impl("_standard_gamma_grad", &StandardGammaGrad);
   m.impl("_sample_dirichlet", &Dirichlet);
 }
 
