@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import signal
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -19,6 +21,34 @@ def test_the_page_needs_nothing_from_elsewhere(server):
     assert "//" not in answer.text.replace("// ", "")  # no address of another host
     for url in ("v1/chat/completions", "v1/models", "metrics"):
         assert f'fetch("{url}"' in answer.text
+
+
+class Elements(HTMLParser):
+    """The elements of a page: their tags and attributes."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attributes)))
+
+
+def test_what_the_page_names_is_there_and_what_is_there_has_a_name(server):
+    text = server.http.get("/").text
+    found = Elements(text).found
+    ids = [given["id"] for _, given in found if "id" in given]
+    assert len(ids) == len(set(ids))
+    named = set(re.findall(r'\bat\("(\w+)"\)', text))
+    assert named <= set(ids) and "log" in named
+    labels = {given["for"] for tag, given in found if tag == "label"}
+    fields = {given["id"] for tag, given in found if tag in ("input", "select", "textarea")}
+    assert labels == fields and "message" in fields
+    # A name is of what has a role, of itself or by its tag.
+    for tag, given in found:
+        assert "aria-label" not in given or tag in ("main", "section") or "role" in given, tag
+    assert ("html", {"lang": "en"}) in found
 
 
 @pytest.mark.slow
@@ -67,6 +97,7 @@ def test_a_conversation_in_a_browser(server, tmp_path):
         told = page.accessible()
         for role, name in (
             ("heading", "Chat with tiny"),
+            ("region", "The server now"),
             ("button", "Send"),
             ("button", "New conversation"),
             ("spinbutton", "Temperature"),
