@@ -35,6 +35,10 @@ def test_a_fault_is_told_with_the_request_it_is_of(caplog):
     assert "no such luck" not in answer.text
     assert answer.headers["access-control-allow-origin"] == ORIGIN
     assert "my-own failed" in caplog.text and "RuntimeError: no such luck" in caplog.text
+    with caplog.at_level(logging.INFO, "onnxruntime_npu.serving"):
+        client.get("/" + "a" * 50_000)
+    own = [record for record in caplog.records if record.name == "onnxruntime_npu.serving"]
+    assert own and max(len(record.getMessage()) for record in own) < 200
     assert "my-own GET /fault: 500" in caplog.text and "client gone" not in caplog.text
     assert 'npu_errors_total{kind="internal_error"} 1.0' in client.get("/metrics").text
 

@@ -146,7 +146,7 @@ def test_monitors_may_ask_for_heads(server):
     assert server.http.head("/v1/completions").status_code == 405
 
 
-def test_bodies_in_other_encodings_are_refused_by_name(server):
+def test_bodies_in_other_encodings_are_refused_by_name(server, connection):
     content = gzip.compress(json.dumps(BODY).encode())
     headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
     refused = server.http.post("/v1/completions", content=content, headers=headers)
@@ -156,6 +156,12 @@ def test_bodies_in_other_encodings_are_refused_by_name(server):
     headers["Content-Encoding"] = "identity"
     content = json.dumps(BODY).encode()
     assert server.http.post("/v1/completions", content=content, headers=headers).status_code == 200
+    connection.sendall(
+        b"POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: gzip, chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
+    )
+    status, _, told = answer(connection)
+    assert status == 415 and b"Transfer-Encoding: gzip, chunked" in told
     content = b'{"prompt": "\xff"}'
     refused = server.http.post("/v1/completions", content=content, headers=headers)
     assert refused.status_code == 400 and "UTF-8" in refused.json()["error"]["message"]

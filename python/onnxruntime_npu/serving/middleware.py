@@ -15,7 +15,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .api_errors import ApiError
+from .api_errors import ApiError, shown
 from .log_format import fields
 from .metrics import Metrics
 
@@ -55,18 +55,19 @@ class RequestIds:
         finally:
             seconds = time.monotonic() - started
             level = logging.DEBUG if scope["path"] in _OPEN_PATHS else logging.INFO
+            path = shown(scope["path"])  # a long one would fill the log
             _LOG.log(
                 level,
                 "%s %s %s: %s in %.3f s",
                 identifier,
                 scope["method"],
-                quote(scope["path"]),  # a line break in it would forge a line of the log
+                quote(path),  # a line break in it would forge a line of the log
                 status or "client gone",
                 seconds,
                 extra=fields(
                     request=identifier,
                     method=scope["method"],
-                    path=scope["path"],
+                    path=path,
                     status=status or None,
                     seconds=round(seconds, 6),
                 ),

@@ -11,7 +11,7 @@ from typing import Any
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 
-from .api_errors import ApiError, bad_request
+from .api_errors import ApiError, bad_request, shown
 
 # While a body is parsed, nobody gets a token. Texts cost little, but a body of the default size has
 # room for more than a million lists, which take seconds.
@@ -39,10 +39,10 @@ class BoundedRoute(APIRoute):
 
 class _BoundedRequest(Request):
     async def json(self) -> Any:
-        encoding = self.headers.get("content-encoding", "identity")
-        if encoding.lower() != "identity":
-            message = f"expected a body without Content-Encoding, got {encoding!r}"
-            raise ApiError(415, "unsupported_encoding", message)
+        for name, plain in (("Content-Encoding", "identity"), ("Transfer-Encoding", "chunked")):
+            if (encoding := self.headers.get(name, plain)).lower() != plain:
+                message = f"expected a body that is not compressed, got {name}: {shown(encoding)}"
+                raise ApiError(415, "unsupported_encoding", message)
         return parsed(await self.body())
 
 
