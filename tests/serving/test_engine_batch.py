@@ -89,6 +89,7 @@ def test_guessed_tokens_are_those_without_guesses(small_cache):
     rows = [letter * 4, other, letter * 3 + other]
     asked = {
         "greedy": Sampling(60, greedy=True),
+        "least": Sampling(60, greedy=True, min_tokens=60),
         "seed": Sampling(60, seed=3, top_k=20),  # which other draws would not repeat
         "penalty": Sampling(60, greedy=True, repetition_penalty=1.2),
         "grammar": Sampling(20, greedy=True, guidance=Guidance("regex", "(ab)*", "regex")),

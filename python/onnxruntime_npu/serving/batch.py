@@ -235,7 +235,7 @@ def _guessable(sampling: Sampling) -> bool:
     """Whether the engine's tokens are the same with guesses: a seed would draw others."""
     drawn = sampling.seed is None and sampling.top_k > 0
     plain = sampling.guidance is None and sampling.repetition_penalty == 1
-    return plain and (sampling.greedy or drawn)
+    return plain and not sampling.min_tokens and (sampling.greedy or drawn)
 
 
 def _why(submitted: Submit, error: str) -> tuple[str, str]:
@@ -250,6 +250,7 @@ def _turn(sequence: _Sequence) -> Any:
     sampling = sequence.submitted.sampling
     turn = og.TurnOptions(sequence.request)
     turn.set_max_generated_tokens(sampling.max_tokens - len(sequence.begin))
+    turn.set_min_generated_tokens(max(sampling.min_tokens - len(sequence.begin), 0))
     turn.set_repetition_penalty(sampling.repetition_penalty)
     turn.set_do_sample(not sampling.greedy)
     if not sampling.greedy:

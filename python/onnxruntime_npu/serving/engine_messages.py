@@ -25,6 +25,7 @@ class Sampling:
     With ``guidance`` and without ``greedy`` there is a seed, by which the answer can be repeated.
 
     Attributes:
+        min_tokens: the model does not end the answer before it has so many; not with guidance.
         guesses: tokens that may be guessed at once, where that changes no token.
         scores: how many of the most likely tokens are wanted beside each token; None: no scores.
         prompt_scores: those of the prompt's tokens are wanted, too.
@@ -42,6 +43,7 @@ class Sampling:
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     guidance: Guidance | None = None
+    min_tokens: int = 0
     guesses: int = 0
     scores: int | None = None
     prompt_scores: bool = False

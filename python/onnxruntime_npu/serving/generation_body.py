@@ -83,6 +83,8 @@ class Generation(TopBody):
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[str, Bias], BeforeValidator(_few_biases)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] | None = None
+    ignore_eos: bool | None = None  # the model does not end the answer at all
     seed: Annotated[int, Field(ge=-(2**63), le=2**64 - 1)] | None = None
     stop: Stop | None = None
     stream: bool | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 
+from ..generation.least_tokens import LeastTokens
 from ..generation.logit_bias import LogitBias
 from ..generation.logits_processing import ProcessedChoice, Processor
 from ..generation.loop import chooser
@@ -117,6 +118,8 @@ def _processors(submitted: Submit, model: LogitsModel) -> list[Processor]:
         processors.append(Penalties([submitted.tokens], model.vocabulary, **penalties))
     if sampling.logit_bias:
         processors.append(LogitBias(sampling.logit_bias))
+    if sampling.min_tokens:
+        processors.append(LeastTokens(model.stop_tokens, sampling.min_tokens))
     if sampling.guidance is not None and model.texts is not None:
         processors.append(model.texts.mask(sampling.guidance))
     return processors

@@ -31,6 +31,8 @@ def sampling_options(
     if not prompt:
         raise bad_request("expected a prompt of at least one token", param=body.prompt_name)
     room = check_room(prompt, max_tokens, limits.max_length, body.prompt_name)
+    most = room if max_tokens is None else max_tokens
+    least = _least(body, most, guidance)
     check_tokens(prompt, limits.vocabulary, body.prompt_name)
     if n > limits.max_batch:
         raise bad_request(f"expected n <= {limits.max_batch}, got {n}", param="n")
@@ -47,7 +49,7 @@ def sampling_options(
         seed = secrets.randbits(64)
     return [
         Sampling(
-            max_tokens=room if max_tokens is None else max_tokens,
+            max_tokens=most,
             greedy=greedy,
             temperature=temperature,
             top_p=top_p,
@@ -60,12 +62,24 @@ def sampling_options(
             frequency_penalty=body.frequency_penalty or 0.0,
             logit_bias=bias,
             guidance=guidance,
+            min_tokens=least,
             guesses=guesses,
             scores=None if body.scores is None else min(body.scores, limits.vocabulary),
             prompt_scores=body.scores is not None and body.echoes,
         )
         for index in range(n)
     ]
+
+
+def _least(body: Generation, most: int, guidance: Guidance | None) -> int:
+    """Return how many tokens an answer of at most ``most`` has at least."""
+    least, param = (most, "ignore_eos") if body.ignore_eos else (body.min_tokens or 0, "min_tokens")
+    if least > most:
+        raise bad_request(f"expected min_tokens of at most {most}, got {least}", param=param)
+    if least and guidance is not None:
+        message = f"expected no {param} beside {guidance.param}: a complete answer of a form ends"
+        raise bad_request(message, param=param)
+    return least
 
 
 def check_room(prompt: list[int], max_tokens: int | None, most: int, param: str) -> int:
