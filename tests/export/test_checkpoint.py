@@ -333,8 +333,15 @@ def change_config(folder, **changes):
         ({"num_attention_heads": 0}, r"config.json has num_attention_heads 0, expected 1 to 214"),
         ({"num_key_value_heads": -2}, r"config.json has num_key_value_heads -2, expected 1 to 214"),
         ({"num_key_value_heads": "two"}, r"config.json has num_key_value_heads 'two', expected 1"),
-        ({"max_position_embeddings": -1}, r"has max_position_embeddings -1, expected 0 to 214"),
-        ({"max_position_embeddings": 2**62}, r"has max_position_embeddings 461\d+, expected 0 to"),
+        ({"max_position_embeddings": -1}, r"has max_position_embeddings -1, expected 1 to 214"),
+        ({"max_position_embeddings": 0}, r"has max_position_embeddings 0, expected 1 to 214"),
+        ({"max_position_embeddings": 2**62}, r"has max_position_embeddings 461\d+, expected 1 to"),
+        ({"head_dim": 0}, r"config.json has head_dim 0, expected 1 to 214"),
+        ({"intermediate_size": -1}, r"config.json has intermediate_size -1, expected 1 to 214"),
+        (
+            {"intermediate_size": 2**70},
+            r"config.json has intermediate_size 118\d+, expected 1 to 2",
+        ),
         ({"quantization_config": [{}]}, r"has a quantization_config of type list, expected an obj"),
         ({"quantization_config": "gptq"}, r"has a quantization_config of type str, expected an ob"),
         ({"hidden_act": "unheard"}, r"transformers does not know hidden_act 'unheard', which its"),
@@ -349,6 +356,26 @@ def test_config_with_other_values_is_an_error(copied, changes, message):
     with pytest.raises(ExportError, match=message) as caught:
         load_checkpoint(copied)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "message"),
+    [
+        ("bloom", {"n_head": 0}, r"config.json has n_head 0, expected 1 to 214"),
+        ("mistral", {"sliding_window": 0}, r"has sliding_window 0, expected 1 or more, or null$"),
+        ("mistral", {"sliding_window": -4}, r"has sliding_window -4, expected 1 or more"),
+    ],
+)
+def test_sizes_that_some_models_have_are_checked(tmp_path, kind, changes, message):
+    tiny_model(kind).save_pretrained(tmp_path)
+    change_config(tmp_path, **changes)
+    with pytest.raises(ExportError, match=message):
+        load_checkpoint(tmp_path)
+
+
+def test_a_setting_that_a_model_does_not_read_is_not_checked(copied):
+    change_config(copied, sliding_window=0)
+    assert load_checkpoint(copied).model.config.sliding_window == 0
 
 
 def test_a_model_without_layers_is_an_error(copied, tmp_path):

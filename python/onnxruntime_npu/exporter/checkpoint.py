@@ -25,6 +25,8 @@ from .checkpoint_config import (
     check_generation,
     check_layers,
     check_sizes,
+    check_window,
+    impossible_size,
     read_config,
     unknown_setting,
 )
@@ -323,11 +325,13 @@ def _load_model(
                 f"cannot load {source}: it has code of its own, which is not run: export the model "
                 f"that transformers has loaded with trust_remote_code=True"
             ) from error
-        unknown = unknown_setting(error, read_config(directory))
+        config = read_config(directory)
+        unknown = unknown_setting(error, config) or impossible_size(error, config)
         if "Unrecognized configuration class" in str(error):
             unknown = other_export(_model_type(directory), loader)
         raise ExportError(f"cannot load {source}: {unknown or _first_line(error)}") from error
     model, info = loaded
+    check_window(source, model.config)
     missing = sorted(info.get("missing_keys") or [])
     if any(key.startswith(_POOLER) for key in missing) and optional_pooler:
         loaded[0].pooler = None  # many encoders are stored without it; never a random one

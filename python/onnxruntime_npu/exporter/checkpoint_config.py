@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ..errors import ExportError
 
-# Sizes of config.json, with the least that each may be; no positions: their number is not limited.
-_SIZES = {
-    "hidden_size": 1,
-    "max_position_embeddings": 0,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "vocab_size": 1,
-}
+# Sizes of config.json, each of 1 or more.
+_SIZES = (
+    "head_dim",
+    "hidden_size",
+    "max_position_embeddings",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "vocab_size",
+)
 _LARGEST = 2**31 - 1
+# How names of sizes end, or are written, in configurations of all models.
+_SIZE = re.compile(r"(channels|dim|experts|groups|heads|layers|rank|sizes?)$|^[dn]_[a-z_]+$")
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -36,14 +40,40 @@ def _json_object(file: Path) -> dict[str, Any] | None:
 
 def check_sizes(path: Path, config: Mapping[str, Any]) -> None:
     """Refuse sizes that no model has, of which transformers makes various errors, or none."""
-    for name, least in _SIZES.items():
+    for name in _SIZES:
         value = config.get(name)
-        outside = isinstance(value, int) and not least <= value <= _LARGEST
+        outside = isinstance(value, int) and not 1 <= value <= _LARGEST
         if outside or isinstance(value, (str, float, dict)):
-            raise ExportError(
-                f"cannot load {path}: its config.json has {name} {value!r}, expected {least} to "
-                f"{_LARGEST}"
-            )
+            raise ExportError(f"cannot load {path}: {_wrong_size(name, value)}")
+
+
+def impossible_size(error: Exception, config: Mapping[str, Any]) -> str | None:
+    """Return which size, also of a part, does not let a model be built; ``error`` says it badly."""
+    least = 1 if isinstance(error, ZeroDivisionError) else 0  # which some parts may have none of
+    for name, value in config.items():
+        if isinstance(value, dict) and (found := impossible_size(error, value)):
+            return found
+        whole = isinstance(value, int) and not isinstance(value, bool)
+        if whole and not least <= value <= _LARGEST and _SIZE.search(name):
+            return _wrong_size(name, value)
+    return None
+
+
+def check_window(source: str, config: Any) -> None:
+    """Refuse a sliding window in which a token does not see itself, of a loaded configuration.
+
+    Others than those of models with windows may have the setting, too: they do not read it.
+    """
+    window = getattr(config, "sliding_window", None)
+    if hasattr(type(config), "sliding_window") and isinstance(window, int) and window < 1:
+        raise ExportError(
+            f"cannot load {source}: its config.json has sliding_window {window}, expected 1 or "
+            f"more, or null"
+        )
+
+
+def _wrong_size(name: str, value: object) -> str:
+    return f"its config.json has {name} {value!r}, expected 1 to {_LARGEST}"
 
 
 def check_generation(path: Path) -> None:
