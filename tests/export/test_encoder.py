@@ -58,6 +58,12 @@ ENCODERS = {
         {**TEXT, "num_key_value_heads": 2},
         {"npu_fusion_attention": 2, "npu_rms_norm": 5, "npu_swiglu": 2},
     ),
+    "longformer": (
+        transformers.LongformerModel,
+        {**TEXT, "attention_window": 4, "bos_token_id": 1, "eos_token_id": 2},
+        # The windows, and the global tokens of each layer.
+        {"npu_fusion_attention": 4, "npu_gelu": 2, "npu_layer_norm_eval": 5},
+    ),
     "modernbert": (
         transformers.ModernBertModel,
         # The window of the second layer ends within the test's rows.
@@ -132,6 +138,7 @@ SLOW = (
     "clip_vision_model",
     "deberta-v2",
     "eurobert",
+    "longformer",
     "mpnet",
     "nomic_bert",
     "roberta",
@@ -155,6 +162,8 @@ def test_outputs_equal_those_of_transformers(tmp_path, kind):
     for provider in PROVIDERS:
         session = session_of(tmp_path, provider)
         sample = sample_for(session)
+        if kind == "longformer":
+            sample["attention_mask"][:, [0, 2]] = 2  # global tokens
         with torch.no_grad():
             expected = model(**sample).last_hidden_state
         shown = sample.get("attention_mask", torch.ones(expected.shape[:2])).bool()
@@ -169,6 +178,27 @@ def test_outputs_equal_those_of_transformers(tmp_path, kind):
                 [row[keep].mean(0) for row, keep in zip(expected, shown, strict=True)]
             )
             np.testing.assert_allclose(pooled[0], mean, rtol=0, atol=tolerance)
+
+
+def test_attention_to_blocks_becomes_one_to_all_tokens_with_a_warning(tmp_path):
+    settings = {**TEXT, "num_hidden_layers": 1, "block_size": 4, "num_random_blocks": 1}
+    model = enlarge(transformers.BigBirdModel(transformers.BigBirdConfig(**settings)).eval())
+    report = export_encoder(model, tmp_path)
+    assert model.attention_type == "block_sparse"  # as it was given
+    (warning, _without_tokenizer) = report.warnings
+    assert "'block_sparse' is exported as 'original_full': " in warning
+    assert "in texts of more than 28, in which" in warning
+    assert json.loads((tmp_path / "config.json").read_text())["attention_type"] == "original_full"
+    ids = torch.randint(2, 97, (2, 44), generator=torch.Generator().manual_seed(9))
+    sample = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+    model.set_attention_type("original_full")
+    with torch.no_grad():
+        expected = model(**sample).last_hidden_state
+    sample["token_type_ids"] = torch.zeros_like(ids)
+    hidden, _pooled = run(session_of(tmp_path, PROVIDERS[0]), sample)
+    # Float32 sums in another order; see exporter/proof.py.
+    tolerance = 1e-4 * expected.abs().max().item()
+    np.testing.assert_allclose(hidden, expected, rtol=0, atol=tolerance)
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.slow), "bfloat16"])

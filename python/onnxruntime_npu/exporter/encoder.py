@@ -18,6 +18,7 @@ from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
+from .block_sparse import attend_to_all
 from .checkpoint import Checkpoint, load_encoder, wrap
 from .module_replacement import convert_weights, replace_modules
 from .pooling import POOLINGS, Pooling, asked_for
@@ -105,6 +106,7 @@ def export_encoder(
         )
     torch_library.register()
     exported = tower_of(model, tower)
+    changed = attend_to_all(exported)
     chosen = _pooling(exported, pooling, normalize, source)
     encoder = Encoder(exported, chosen)
     try:
@@ -123,9 +125,9 @@ def export_encoder(
         quant=quant,
         pooling=chosen.mode + (", length 1" if chosen.normalize else ""),
         context_length=context,
-        warnings=list(checkpoint.warnings),
+        warnings=[*checkpoint.warnings, *([changed] if changed else [])],
     )
-    onnx_model = onnx_model_of(encoder, encoder.example(), opset)
+    onnx_model = onnx_model_of(encoder, encoder.example(), opset, longest=context or 0)
     if isinstance(exported, Tower):
         onnx_model.metadata_props.update(exported.metadata())
     with staged(out, MODEL_FILE) as folder:

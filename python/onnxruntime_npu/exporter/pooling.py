@@ -32,7 +32,8 @@ class Pooling:
     def __call__(self, hidden: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
         """Return [B, H] in float32 from hidden [B, S, H] and mask [B, S], 0 where it pads."""
         hidden = hidden.float()
-        seen = None if mask is None else mask[..., None].to(torch.float32)
+        # Longformer's mask has a 2 for global tokens, which are tokens like others here.
+        seen = None if mask is None else (mask != 0)[..., None].to(torch.float32)
         if self.mode == "mean":
             pooled = hidden.mean(1) if seen is None else _masked_mean(hidden, seen)
         elif self.mode == "max":

@@ -15,6 +15,7 @@ from ..onnx_models.staging import staged
 from ..opdef import torch_library
 from .arguments import DTYPES, check_choice, check_directory, check_opset
 from .attention_interface import NOT_CALLED, fuse_attention
+from .block_sparse import attend_to_all
 from .checkpoint import load_seq2seq, wrap
 from .encoder import REPORT_FILE, attends, role_of
 from .encoder_decoder import DecoderPart, EncoderDecoderProbe, EncoderPart
@@ -95,6 +96,7 @@ def export_seq2seq(
             f"with a language-model head"
         )
     torch_library.register()
+    changed = attend_to_all(model)
     try:
         encoder, decoder, used = attempt(_proven, model, _PARTS[cache])
     except NotProven as error:
@@ -112,7 +114,7 @@ def export_seq2seq(
     with staged(out, DECODER_FILE) as folder:
         warnings = save_companions(folder, checkpoint, None if loaded else Path(model_or_dir))
         left_out = write_genai_config(folder / "genai_config.json", encoder, decoder, tuple(models))
-        warnings += [left_out] if left_out else []
+        warnings += [warning for warning in (changed, left_out) if warning]
         report = write_parts(
             folder,
             models,

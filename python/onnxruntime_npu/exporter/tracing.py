@@ -17,6 +17,7 @@ import onnxscript.optimizer
 import torch
 from onnx_ir import tensor_adapters
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, is_concrete_int
+from torch.utils._sympy.symbol import SymT, symbol_is_type
 
 from ..errors import ExportError
 from ..onnx_models import saving
@@ -171,7 +172,9 @@ def _check_bounds(program: torch.export.ExportedProgram, longest: int) -> None:
     What was traced would then hold for rows as short as the example. A bound is that of a size
     beside others, which are at least two.
     """
-    for bounds in program.range_constraints.values():
+    for symbol, bounds in program.range_constraints.items():
+        if symbol_is_type(symbol, SymT.UNBACKED_INT):  # a value of a tensor, not a size
+            continue
         if bounds.upper < longest - _LEAST:
             raise ExportError(
                 f"expected a forward pass that computes rows of up to {longest} tokens in one way, "
