@@ -180,6 +180,14 @@ def test_outputs_equal_those_of_transformers(tmp_path, kind):
             np.testing.assert_allclose(pooled[0], mean, rtol=0, atol=tolerance)
 
 
+def test_encoder_of_images_without_a_configured_size_is_refused(tmp_path):
+    sizes = {"embedding_size": 8, "hidden_sizes": [8, 8], "depths": [1, 1]}
+    model = transformers.ResNetModel(transformers.ResNetConfig(**sizes)).eval()
+    with pytest.raises(ExportError, match=r"\(resnet\): expected image_size in its configuration"):
+        export_encoder(model, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_attention_to_blocks_becomes_one_to_all_tokens_with_a_warning(tmp_path):
     settings = {**TEXT, "num_hidden_layers": 1, "block_size": 4, "num_random_blocks": 1}
     model = enlarge(transformers.BigBirdModel(transformers.BigBirdConfig(**settings)).eval())

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..context_length import encoder_context
 from ..errors import ArgumentError, ExportError
@@ -266,13 +267,19 @@ class Encoder(nn.Module):
         if self.is_framed:
             return _BATCH, _FRAMES, config.input_feat_per_channel * config.input_channels
         if self.main_input == "pixel_values":
-            size = config.image_size
+            size = self._configured("image_size")
             height, width = size if isinstance(size, (list, tuple)) else (size, size)
             return _BATCH, config.num_channels, height, width
         if self.main_input == "input_features" and hasattr(config, "max_source_positions"):
             convolved = 2  # frames for a position of Whisper's encoder
-            return _BATCH, config.num_mel_bins, convolved * config.max_source_positions
+            return _BATCH, self._configured("num_mel_bins"), convolved * config.max_source_positions
         raise NotProven(f"expected input_ids, pixel_values or input_features: {self.main_input}")
+
+    def _configured(self, name: str) -> Any:
+        found = getattr(self.model.config, name, None)
+        if found is None:
+            raise NotProven(f"expected {name} in its configuration, which the file's input has")
+        return found
 
     def dimensions(self) -> dict[str, tuple[str | int, ...]]:
         """Return the shape of every input and output, with names for dynamic sizes."""
@@ -337,7 +344,8 @@ def role_of(module: nn.Module) -> tuple[str, Role[Any, Any]] | None:
     if hasattr(module, "down_proj"):
         return "mlp", MlpRole()
     weight = getattr(module, "weight", None)
-    if getattr(weight, "ndim", 0) == 1 and "norm" in type(module).__name__.lower():
+    named = "norm" in type(module).__name__.lower() and not isinstance(module, _BatchNorm)
+    if getattr(weight, "ndim", 0) == 1 and named:
         return "norm", NormRole(adds_residual=False)
     return None
 
