@@ -9,7 +9,7 @@ from onnxruntime_npu.generation import ImageTextLM
 
 from . import test_image_patches, test_image_queries, test_image_text
 from .conftest import model_kept
-from .image_runs import IMAGE_TOKEN, check_runs, emitted_by
+from .image_runs import IMAGE_TOKEN, arrays, check_runs, emitted_by
 
 MODELS = {
     "clip": lambda: test_image_text.tiny_model("clip"),
@@ -36,6 +36,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(tmp_path, kind)
     lm = ImageTextLM(tmp_path)
     taken = {value.name: value.shape for value in lm.text.get_inputs()}
     assert "attention_mask" not in taken and taken["total_lengths"] == ["batch"]
+    assert lm.graphs
     if kind in test_image_patches.FUSED:
         inputs = test_image_patches.inputs_of(kind)
         changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(1)}
@@ -47,6 +48,41 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(tmp_path, kind)
         changed = {**inputs, "pixel_values": inputs["pixel_values"].flip(0)}
         whole = test_image_queries.Whole(model) if kind == "blip-2" else model
         check_runs(whole, tmp_path, inputs, changed)
+
+
+def test_steps_of_batches_of_the_same_size_are_replayed(tmp_path):
+    """Buffers are those of the batch before; what it left in them is not read."""
+    model = MODELS["clip"]()
+    with model_kept(model):
+        export_image_text_to_text(model, tmp_path, cache="static")
+    lm = ImageTextLM(tmp_path)
+    lm.stop_tokens = frozenset()
+    ids, given = arrays(test_image_text.inputs_of(model, lm.tokens_per_image))
+    first = lm.generate_from(ids, **given, max_new_tokens=9).tokens
+    rows = lm._rows
+    assert lm.generate_from(ids, **given, max_new_tokens=9).tokens == first
+    assert lm._rows is rows
+    alone = lm.generate_from(ids[-1:, -3:], max_new_tokens=9).tokens
+    assert alone == ImageTextLM(tmp_path).generate_from(ids[-1:, -3:], max_new_tokens=9).tokens
+    assert lm._rows is not rows
+    assert lm.generate_from(ids, **given, max_new_tokens=9).tokens == first
+
+
+def test_graphs_are_of_static_caches_and_may_be_left_out(tmp_path):
+    model = MODELS["clip"]()
+    answers = []
+    for cache in ("static", "dynamic"):
+        with model_kept(model):
+            export_image_text_to_text(model, tmp_path / cache, cache=cache)
+    for graphs in ("0", "1"):
+        providers = [("NPUExecutionProvider", {"enable_npu_graph": graphs})]
+        lm = ImageTextLM(tmp_path / "static", providers=providers)
+        assert lm.graphs == (graphs == "1")
+        ids, given = arrays(test_image_text.inputs_of(model, lm.tokens_per_image))
+        answers += [lm.generate_from(ids, **given, max_new_tokens=6).tokens for _ in range(2)]
+    assert all(answer == answers[0] for answer in answers)
+    with pytest.raises(Exception, match="enable_npu_graph expected"):  # by session or runner
+        ImageTextLM(tmp_path / "dynamic", providers=providers)
 
 
 def test_caches_that_images_cannot_have_are_refused(tmp_path):

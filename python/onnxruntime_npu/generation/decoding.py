@@ -70,15 +70,13 @@ class StepModel:
 
         ``static``: the model has a static cache, so that graphs are worth trying.
         """
-        self.session, self.graphs = _open(path, options, providers, static)
+        self.session, self.graphs = open_with_graphs(path, options, providers, static)
         self.device, self.device_id = device_of(providers)
         self.cache = self.session.get_modelmeta().custom_metadata_map.get(_CACHE_KEY, "")
         if self.cache not in _STEPPERS:
             raise ArgumentError(f"{path} was not made by export_causal_lm")
         if self.graphs and self.cache != "static":
-            raise ArgumentError(
-                f"{_GRAPHS} expected a static cache, got one that grows: export with cache='static'"
-            )
+            refuse_graphs_of_growing_caches()
         self.inputs = {i.name: i for i in self.session.get_inputs()}
         logits = next(o for o in self.session.get_outputs() if o.name == "logits")
         self.vocabulary = int(logits.shape[-1])
@@ -188,10 +186,13 @@ def _in_host_memory(settings: Mapping[str, Any]) -> bool:
     return str(settings.get("host_memory", 0)) == "1"
 
 
-def _open(
+def open_with_graphs(
     path: str, options: ort.SessionOptions, providers: Sequence[Any], static: bool
 ) -> tuple[ort.InferenceSession, bool]:
-    """Return a session and whether it captures graphs."""
+    """Return a session and whether it captures graphs.
+
+    ``static``: the model has a static cache, so that graphs are worth trying.
+    """
     given = [(p, {}) if isinstance(p, str) else p for p in providers]
     name, settings = given[0]
     # A graph holds the launches of one thread.
@@ -209,6 +210,21 @@ def _open(
                 raise
             wanted = False
     return ort.InferenceSession(path, options, providers=list(providers)), wanted
+
+
+def without_graphs(providers: Sequence[Any]) -> list[Any]:
+    """Return providers for a session whose inputs have no places of their own."""
+    return [
+        p if isinstance(p, str) else (p[0], {**p[1], **({_GRAPHS: "0"} if _GRAPHS in p[1] else {})})
+        for p in providers
+    ]
+
+
+def refuse_graphs_of_growing_caches() -> None:
+    """Raise ArgumentError: a graph depends on addresses."""
+    raise ArgumentError(
+        f"{_GRAPHS} expected a static cache, got one that grows: export with cache='static'"
+    )
 
 
 def _has_control_flow(path: str) -> bool:

@@ -6,6 +6,7 @@ Keys and values stay on the device between steps.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
@@ -15,6 +16,7 @@ import onnxruntime as ort
 
 from ..errors import ArgumentError
 from ..sampling import Sampler
+from .decoding import open_with_graphs, refuse_graphs_of_growing_caches, without_graphs
 from .exported import Exported
 from .growing_cache import PAST, PRESENT, GrowingCache, zeros
 from .image_prompt import opened, prepared, processor_of
@@ -22,7 +24,7 @@ from .images import images_of
 from .images.features import Prompt
 from .images.states import Seen, States
 from .loop import Generation, checked_count, checked_room, chooser, run
-from .static_rows import LENGTHS, StaticRows
+from .static_rows import EMBEDS, LENGTHS, POSITIONS, StaticRows, capacity_of
 from .text_stream import TextStream
 
 VISION, EMBEDDING, TEXT = "vision.onnx", "embedding.onnx", "text.onnx"
@@ -41,7 +43,18 @@ class ImageTextLM(Exported):
     _main = TEXT
 
     def _load(self) -> None:
-        self.embedding, self.text = map(self._open, (EMBEDDING, TEXT))
+        self.embedding = self._open(EMBEDDING)
+        static = self.report["parts"][TEXT].get("cache") == "static"
+        opened = open_with_graphs(
+            str(self.directory / TEXT), self._session_options, self.providers, static
+        )
+        # Whether a step of one token is captured and replayed.
+        self.text, self.graphs = opened
+        if self.graphs and not static:
+            refuse_graphs_of_growing_caches()
+        self._lock = threading.Lock()
+        self._rows: StaticRows | None = None  # those of the last batch
+        self._rows_so_far = 0
         # Without it, features of images are given.
         own = (self.directory / VISION).is_file()
         metadata = self.embedding.get_modelmeta().custom_metadata_map
@@ -57,6 +70,10 @@ class ImageTextLM(Exported):
         self.vocabulary = int(logits.shape[-1])
         limit = self.config.get("text_config", {}).get("max_position_embeddings")
         self.context_length = limit if isinstance(limit, int) else 2**31
+
+    def _open(self, name: str) -> ort.InferenceSession:
+        path, providers = str(self.directory / name), without_graphs(self.providers)
+        return ort.InferenceSession(path, self._session_options, providers=providers)
 
     @functools.cached_property
     def processor(self) -> Any:
@@ -187,6 +204,25 @@ class ImageTextLM(Exported):
         with closing(stepper) as state:
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
 
+    def take_rows(self, batch: int, length: int) -> StaticRows:
+        """Return buffers, preferably the last released ones: a graph depends on addresses."""
+        shape = batch, capacity_of(length)
+        with self._lock:
+            kept, self._rows = self._rows, None
+            if kept is None or kept.shape != shape:
+                self._rows_so_far += 1
+            graph = self._rows_so_far if self.graphs else None
+        rows = kept
+        if rows is None or rows.shape != shape:
+            rows = StaticRows(self.text, self.device, *shape, graph)
+        rows.restart()
+        return rows
+
+    def give_back(self, rows: StaticRows) -> None:
+        """Store them for the next batch."""
+        with self._lock:
+            self._rows = rows
+
     def _given(self, images: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
         """Return the arguments that there are; ArgumentError for those of another kind."""
         taken = self.images.names
@@ -269,13 +305,19 @@ class _Stepper:
         shown, self._shown = self._shown, self._shown[:, -1:]
         return {**self._seen, "cross_attention_mask": shown}
 
-    def _embedded(self, ids: np.ndarray, features: np.ndarray) -> ort.OrtValue:
+    def _embedded(
+        self, ids: np.ndarray, features: np.ndarray, into: ort.OrtValue | None = None
+    ) -> ort.OrtValue:
+        """Return embeddings on the device, in a buffer if one is given."""
         model = self._model
         embedding = model.embedding.io_binding()
         embedding.bind_cpu_input("input_ids", ids)
         if features.shape[1]:
             embedding.bind_cpu_input("image_features", features)
-        embedding.bind_output("inputs_embeds", *model.device)
+        if into is None:
+            embedding.bind_output(EMBEDS, *model.device)
+        else:
+            embedding.bind_ortvalue_output(EMBEDS, into)
         model.embedding.run_with_iobinding(embedding)
         return embedding.get_outputs()[0]
 
@@ -299,19 +341,26 @@ class _StaticStepper(_Stepper):
         if self._positions is not None:
             positions, following = self._positions
             self._positions = np.take_along_axis(positions, order[None], 2), following
-        return StaticRows(self._model.text, self._model.device, len(self._ids), length)
+        return self._model.take_rows(len(self._ids), length)
+
+    def close(self) -> None:
+        self._model.give_back(self._cache)
 
     def prefill(self) -> ort.OrtValue:
         return self._step_of(self._ids, self._features, self._mask.sum(axis=1))
 
     def decode(self, tokens: np.ndarray) -> ort.OrtValue:
-        ids = np.ascontiguousarray(tokens[:, None])
-        return self._step_of(ids, self._model._no_features, np.ones(len(ids), np.int64))
+        ids, none = np.ascontiguousarray(tokens[:, None]), self._model._no_features
+        rows: StaticRows = self._cache
+        if rows.embeds is None:
+            return self._step_of(ids, none, np.ones(len(ids), np.int64))
+        self._embedded(ids, none, rows.embeds)
+        return rows.replay(None if self._positions is None else self._next_positions(1))
 
     def _step_of(self, ids: np.ndarray, features: np.ndarray, lengths: np.ndarray) -> ort.OrtValue:
-        given = {"inputs_embeds": self._embedded(ids, features)}
+        given = {EMBEDS: self._embedded(ids, features)}
         if self._positions is not None:
-            given["position_ids"] = self._next_positions(ids.shape[1])
+            given[POSITIONS] = self._next_positions(ids.shape[1])
         logits: ort.OrtValue = self._cache.step(given, lengths)
         return logits
 
