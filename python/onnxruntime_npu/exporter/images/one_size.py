@@ -13,6 +13,7 @@ from .masked_pixels import MaskedPixelPart
 from .part import ImagePart, features_in, own_features
 from .patches import PatchPart
 from .placed_patches import PlacedPatchPart
+from .projected_patches import ProjectedPatchPart
 
 
 class OneSizePart(ImagePart):
@@ -34,7 +35,7 @@ class OneSizePart(ImagePart):
         taken = inspect.signature(own_features(model)).parameters.values()
         needed = [p.name for p in taken if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
         # Their places of patches, or which pixels are padding, may have defaults.
-        others = PatchPart, PlacedPatchPart, MaskedPixelPart
+        others = PatchPart, PlacedPatchPart, MaskedPixelPart, ProjectedPatchPart
         return needed == ["pixel_values"] and not any(each.takes(model) for each in others)
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:

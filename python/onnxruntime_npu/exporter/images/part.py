@@ -21,9 +21,12 @@ def own_features(model: Any) -> Any:
 
 def features_in(model: Any, result: Any) -> Any:
     """Return the features in what that method returns: a tensor, or one of each image."""
-    if result.pooler_output is None:  # as in Llama 4, whose forward pass projects the states
-        return model.multi_modal_projector(result.last_hidden_state)
-    return result.pooler_output
+    if result.pooler_output is not None:
+        return result.pooler_output
+    # As in Llama 4, whose forward pass projects the states; those of Fuyu are projected patches.
+    projector = getattr(model, "multi_modal_projector", None)
+    states = result.last_hidden_state
+    return states if projector is None else projector(states)
 
 
 class ImagePart(nn.Module):
