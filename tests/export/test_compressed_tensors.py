@@ -226,8 +226,10 @@ def test_words_of_whole_integers(tmp_path):
 STATIC = {"num_bits": 8, "type": "int", "strategy": "tensor", "dynamic": False}
 
 
-@pytest.mark.parametrize("strategy", ["channel", "group"])
-def test_static_activations_of_int4(tmp_path, strategy):
+@pytest.mark.parametrize(
+    ("strategy", "dtype"), [("channel", "float32"), ("group", "float32"), ("group", "float16")]
+)
+def test_static_activations_of_int4(tmp_path, strategy, dtype):
     """They were rounded with a scale for each token instead."""
     rng, model, stored = np.random.default_rng(3), copy.deepcopy(tiny_model("llama")), {}
     step = 0.05  # which clips some
@@ -248,14 +250,21 @@ def test_static_activations_of_int4(tmp_path, strategy):
     config = tensors_config("pack-quantized")
     config["config_groups"] = {"a": group(weights, input_activations=STATIC)}
     save(tmp_path / "source", model, stored, config)
-    report = export_causal_lm(tmp_path / "source", tmp_path / "out", quant="keep", check=False)
+    options = {"dtype": dtype, "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
     assert report.gaps == []
     if strategy == "channel":
         assert report.integers == {"int4, static int8 activations": 8}
-    else:  # as floats, which the report lists
+    else:  # as floats, or with activations of floats, which the report lists
         kept = [part["reason"] for part in report.kept]
-        assert report.integers == {} and len(kept) == 8
-        assert kept[0].startswith("taken as floats: no operator multiplies int4, groups of 16, st")
+        integers = {"int4, groups of 16": 8} if dtype == "float16" else {}
+        assert report.integers == integers and len(kept) == 8
+        what = "activations stay" if integers else "taken as"
+        assert kept[0].startswith(f"{what} floats: no operator multiplies int4, groups of 16, st")
+    if dtype == "float16":
+        error = rms(errors(model, tmp_path / "out", PROVIDERS[0]))
+        assert error <= 2 * rms(converted_errors(model, dtype))
+        return
     for provider in PROVIDERS:
         # The same integers; a value next to a half may round the other way, one step of many.
         assert rms(errors(model, tmp_path / "out", provider)) <= 0.01
@@ -302,6 +311,28 @@ def test_zero_points_of_weights_with_int8_activations(tmp_path, bits, dynamic, d
         # The same integers; a value next to a half may round the other way, one step of many.
         error = rms(errors(model, tmp_path / "out", provider))
         assert error <= (0.01 if exact else 2 * rms(converted_errors(model, options["dtype"])))
+
+
+def test_zero_points_of_groups_with_int8_activations(tmp_path):
+    """No operator multiplies them: the integers are kept, and activations stay floats."""
+    rng, model, stored = np.random.default_rng(3), copy.deepcopy(tiny_model("llama")), {}
+    for name, layer in projections(model).items():
+        w = Quantised(*layer.weight.shape, 4, rng, group=GROUP)
+        stored |= {f"{name}.{key}": value for key, value in as_packed_tensors(w).items()}
+        with torch.no_grad():
+            layer.weight.copy_(w.weight)
+    config = tensors_config("pack-quantized")
+    weights = {**INT4, "symmetric": False, "strategy": "group", "group_size": GROUP}
+    inputs = {**INT8, "dynamic": True, "strategy": "token"}
+    config["config_groups"] = {"a": group(weights, input_activations=inputs)}
+    save(tmp_path / "source", model, stored, config)
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    assert report.gaps == [] and report.integers == {f"int4, groups of {GROUP}": 8}
+    why = f"no operator multiplies asymmetric int4, groups of {GROUP}, dynamic int8 activations"
+    assert [part["reason"] for part in report.kept] == [f"activations stay floats: {why}"] * 8
+    error = rms(errors(model, tmp_path / "out", PROVIDERS[0]))
+    assert error <= 2 * rms(converted_errors(model, "float16"))
 
 
 def converted_errors(model, dtype):

@@ -25,6 +25,7 @@ NONE = "none"
 KEEP = "keep"
 # Integers of 4 bits are packed in words of eight, along the inputs or the outputs.
 _IN_WORD, _WORD_BITS = 8, 4
+_HALVES = (torch.float16, torch.bfloat16)  # that weights of float activations need
 # Input features that share a scale: few, as in the int4 formats of other runtimes, since weights of
 # small models lose much by more; products of integers would have to scale more partial sums.
 _GROUP, _INTEGER_GROUP = 32, 128
@@ -258,14 +259,16 @@ def keep_integers(
     for name, (role, reason) in left.items():
         findings.keep(name, role, f"not integers: {reason}")
     dtype = interface.decoder.dtype
+    for name, module in layers.items():
+        if module.unrounded is not None and dtype in _HALVES:
+            why = f"no operator multiplies {module.unrounded}"
+            findings.keep(name, "linear", f"activations stay floats: {why}")
+            module.leave_activations()
     shared = _rounded_alike(interface, layers)
     layouts: Counter[str] = Counter()
     for name, module in layers.items():
         by_words = module.stored.bits == _WORD_BITS and module.stored.activation == DYNAMIC
-        if (by_words or module.stored.activation == FLOAT) and dtype not in (
-            torch.float16,
-            torch.bfloat16,
-        ):
+        if (by_words or module.stored.activation == FLOAT) and dtype not in _HALVES:
             raise ArgumentError(
                 f"expected dtype float16 or bfloat16 with quant='keep' and weights of "
                 f"{module.stored.layout}, got {dtype}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -40,6 +41,24 @@ class StoredLinear(nn.Module):
             stored.bits == 4 and stored.activation == DYNAMIC and stored.offset is None and divides
         )
 
+    @property
+    def unrounded(self) -> str | None:
+        """Which integers no operator multiplies with the int8 activations of config.json.
+
+        None if one does, or if activations are floats.
+        """
+        stored = self.stored
+        one_scale = stored.scale.shape[0] == 1
+        if stored.activation == FLOAT or one_scale or self._multiplies_words:
+            return None
+        if stored.offset is not None:
+            return f"asymmetric {stored.layout}"
+        return f"{stored.layout} of {stored.in_features} input features"
+
+    def leave_activations(self) -> None:
+        """Let activations be floats."""
+        self.stored = replace(self.stored, activation=FLOAT, input_scale=None)
+
     def as_operator(self, dtype: torch.dtype, inner_precise: int = 0) -> nn.Module:
         """Return the layer that multiplies the integers by fused operators, in dtype.
 
@@ -60,12 +79,10 @@ class StoredLinear(nn.Module):
                 in_features=rows,
                 inner_precise=inner_precise,
             )
-        elif stored.offset is not None and stored.scale.shape[0] > 1:
-            raise ValueError(f"no operator multiplies asymmetric {stored.layout}")
+        elif self.unrounded is not None:
+            raise ValueError(f"no operator multiplies {self.unrounded}")
         elif self._multiplies_words:
             layer = GroupedIntegerLinear(stored.values(), stored.scale, bias, stored.group_size)
-        elif stored.scale.shape[0] > 1:
-            raise ValueError(f"no operator multiplies {stored.layout} of {rows} input features")
         else:
             # One scale for all activations is taken with int8 alone, which holds int4, too.
             step = stored.input_scale
