@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import onnx
 import pytest
@@ -78,6 +80,23 @@ def test_experts_in_another_order_are_taken_as_floats(tmp_path):
     report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
     assert report.integers == {}
     assert "taken as floats: no operator multiplies experts of reordered int4" in str(report.kept)
+    assert rms(errors(model, tmp_path / "out", PROVIDERS[0])) <= 2 * rms(halved_errors(model))
+
+
+def test_experts_of_groups_with_integer_activations(tmp_path):
+    """No operator multiplies them: the integers are kept, and activations stay floats."""
+    model = experts_checkpoint(tmp_path, "qwen3_moe", "pack-quantized")
+    path = tmp_path / "source" / "config.json"
+    config = json.loads(path.read_text())
+    for group in config["quantization_config"]["config_groups"].values():
+        group["input_activations"] = {"num_bits": 8, "type": "int", "dynamic": True}
+    path.write_text(json.dumps(config))
+    options = {"dtype": "float16", "quant": "keep", "check": False}
+    report = export_causal_lm(tmp_path / "source", tmp_path / "out", **options)
+    assert report.gaps == [] and report.integers == {f"int4, groups of {GROUP}": 4}
+    why = f"experts of int4, groups of {GROUP}, dynamic int8 activations"
+    reasons = [part["reason"] for part in report.kept if part["role"] == "experts"]
+    assert reasons == [f"activations stay floats: no operator multiplies {why}"] * 2
     assert rms(errors(model, tmp_path / "out", PROVIDERS[0])) <= 2 * rms(halved_errors(model))
 
 

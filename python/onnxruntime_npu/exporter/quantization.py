@@ -280,6 +280,10 @@ def keep_integers(
         else:
             layouts[module.stored.layout] += 1
     for name, (routed, stored) in experts.items():
+        if stored.unrounded is not None and dtype in _HALVES:
+            why = f"no operator multiplies experts of {stored.unrounded}"
+            findings.keep(name, "experts", f"activations stay floats: {why}")
+            stored = stored.with_float_activations()
         try:
             interface.set_submodule(name, stored.as_operators(routed, dtype))
         except ValueError as error:

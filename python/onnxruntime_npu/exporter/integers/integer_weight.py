@@ -112,6 +112,10 @@ class IntegerWeight:
             offset=None if self.offset is None else value_of(self.offset),
         )
 
+    def with_float_activations(self) -> IntegerWeight:
+        """Return the same weight for activations of floats."""
+        return replace(self, activation=FLOAT, input_scale=None)
+
     @property
     def bits(self) -> int:
         """Bits of the type that holds an integer."""

@@ -22,6 +22,19 @@ class StoredExperts:
     up: IntegerWeight
     down: IntegerWeight
 
+    @property
+    def unrounded(self) -> str | None:
+        """Which integers no operator multiplies with the int8 activations of config.json.
+
+        None if one does, or if activations are floats.
+        """
+        found = [each for each in (self.up, self.down) if not _is_rounded(each)]
+        return found[0].layout if found else None
+
+    def with_float_activations(self) -> StoredExperts:
+        """Return the same weights for activations of floats."""
+        return StoredExperts(self.up.with_float_activations(), self.down.with_float_activations())
+
     def as_operators(self, experts: nn.Module, dtype: torch.dtype) -> QuantizedExperts:
         """Return the block that multiplies the integers by grouped matmuls, in dtype.
 
@@ -42,10 +55,15 @@ def _layer(stored: IntegerWeight, bias: torch.Tensor | None, dtype: torch.dtype)
     if stored.activation == FLOAT:
         offset = None if stored.offset is None else stored.offset.to(dtype)
         return GroupedLinear(stored.integers, stored.scale.to(dtype), bias, offset=offset)
-    of_columns = stored.bits == 8 and groups == 1 and stored.offset is None
-    if stored.activation != DYNAMIC or not of_columns:
+    if not _is_rounded(stored):
         raise ValueError(f"no operator multiplies experts of {stored.layout}")
     return GroupedLinear(stored.integers, stored.scale[:, 0], bias, of_floats=False)
+
+
+def _is_rounded(stored: IntegerWeight) -> bool:
+    """Whether an operator takes the weight with its activations, int8 or floats."""
+    of_columns = stored.bits == 8 and stored.scale.shape[-2] == 1 and stored.offset is None
+    return stored.activation == FLOAT or (stored.activation == DYNAMIC and of_columns)
 
 
 def stacked(weights: Sequence[IntegerWeight]) -> IntegerWeight:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -57,7 +56,7 @@ class StoredLinear(nn.Module):
 
     def leave_activations(self) -> None:
         """Let activations be floats."""
-        self.stored = replace(self.stored, activation=FLOAT, input_scale=None)
+        self.stored = self.stored.with_float_activations()
 
     def as_operator(self, dtype: torch.dtype, inner_precise: int = 0) -> nn.Module:
         """Return the layer that multiplies the integers by fused operators, in dtype.
