@@ -7,6 +7,7 @@
 #include <numbers>
 #include <type_traits>
 
+#include "ep/kernels/elementwise/real.h"
 #include "ep/kernels/elementwise/types.h"
 #include "ep/runtime/philox.h"
 
@@ -45,10 +46,14 @@ struct Normal {
     // Box-Muller on the two halves; the first is in (0, 1], where the logarithm is finite.
     const R u = static_cast<R>((static_cast<double>(bits >> 32) + 1.0) * 0x1p-32);
     const R v = static_cast<R>(static_cast<double>(bits & 0xffffffffu) * 0x1p-32);
-    const R radius = std::sqrt(R{-2} * std::log(u));
+    const R radius = std::sqrt(R{-2} * real::Log(u));
     return static_cast<T>(static_cast<R>(mean) +
-                          static_cast<R>(deviation) * radius * std::cos(R{2} * std::numbers::pi_v<R> * v));
+                          static_cast<R>(deviation) * radius * Cos(R{2} * std::numbers::pi_v<R> * v));
   }
+
+ private:
+  static float Cos(float x) { return math::Cos(x); }
+  static double Cos(double x) { return std::cos(x); }
 };
 
 // f(i, its 64 random bits) for the elements i below n, of which the generator's blocks from `first_block` on have two
