@@ -9,11 +9,11 @@
 #include "ep/kernels/checked_numbers.h"
 #include "ep/kernels/indexing/index.h"
 #include "ep/kernels/moe/rows.h"
-#include "ep/kernels/moe/top_keys.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/quantization/float_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
+#include "ep/kernels/top_keys.h"
 #include "ep/kernels/vector_math.h"
 #include "ep/runtime/kernel_api.h"
 

@@ -5,11 +5,11 @@
 
 #include "ep/kernels/convert.h"
 #include "ep/kernels/moe/rows.h"
-#include "ep/kernels/moe/top_keys.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/ordered_key.h"
 #include "ep/kernels/row_block.h"
 #include "ep/kernels/softmax/softmax_row.h"
+#include "ep/kernels/top_keys.h"
 #include "ep/runtime/kernel_api.h"
 
 namespace npu {

@@ -1,4 +1,4 @@
-// The largest keys of a row: the choice of experts.
+// The largest keys of a row, such as the scores of experts.
 #pragma once
 
 #include <algorithm>

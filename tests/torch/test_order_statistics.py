@@ -75,3 +75,27 @@ def test_order_statistics_of_a_single_number():
     for function in (torch.median, torch.nanmedian, torch.mode):
         equal_on_cpu(lambda t, f=function: f(t, 0), x)
     equal_on_cpu(lambda t: t.kthvalue(1), x)
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.float64, torch.bfloat16, torch.int8, torch.int64], ids=str
+)
+@pytest.mark.parametrize("count", [5, 127, 128, 1000])
+@pytest.mark.parametrize("descending", [False, True])
+def test_equal_elements_stay_in_order(dtype, count, descending):
+    """Few distinct values, the extremes of the type among them."""
+    generator = torch.Generator().manual_seed(count)
+    if dtype.is_floating_point:
+        numbers = [0.0, -0.0, torch.inf, -torch.inf, torch.nan, 1e-40, -1.5, 3.0]
+    else:
+        numbers = [0, -1, 1, torch.iinfo(dtype).min, torch.iinfo(dtype).max, 100]
+    distinct = torch.tensor(numbers, dtype=dtype)
+    x = distinct[torch.randint(len(numbers), (3, count), generator=generator)]
+    for k in (1, count // 20, count // 3, count):
+        expected = x.sort(dim=1, stable=True, descending=descending)
+        values, indices = x.npu().topk(k, dim=1, largest=descending)
+        assert torch.equal(indices.cpu(), expected.indices[:, :k])
+        close = torch.testing.assert_close
+        close(values.cpu(), expected.values[:, :k], rtol=0, atol=0, equal_nan=True)
+    order = x.npu().argsort(dim=1, stable=True, descending=descending)
+    assert torch.equal(order.cpu(), expected.indices)

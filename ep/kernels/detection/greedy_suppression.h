@@ -24,7 +24,7 @@ class ScoreRanges {
     for (int64_t i = 0; i < n; ++i) {
       const float score = scores[i * step];
       if (!counts(score)) continue;
-      const uint32_t key = internal::DescendingKey(score);
+      const uint32_t key = DescendingKey(score);
       given[count++] = uint64_t{key} << 32 | static_cast<uint64_t>(i);
       least = std::min(least, key);
       most = std::max(most, key);

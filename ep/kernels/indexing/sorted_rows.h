@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ep/kernels/elementwise/upcast.h"
+#include "ep/kernels/sorted_positions.h"
 
 namespace npu {
 
@@ -33,25 +34,15 @@ struct Rows {
   }
 };
 
-// An element with its position: rows of one element are sorted without reading the tensor again.
-template <class T>
-struct PlacedNumber {
-  ComputeType<T> value;
-  int64_t place;
-
-  bool operator<(const PlacedNumber& other) const {
-    if (value < other.value) return true;
-    if (other.value < value) return false;
-    const bool nan = value != value, other_nan = other.value != other.value;
-    return nan != other_nan ? other_nan : place < other.place;
-  }
-};
-
 // The bytes of scratch memory that SortRows needs.
 template <class T>
 size_t SortScratch(const Rows<T>& rows) {
   if (!rows.single()) return static_cast<size_t>(rows.elements()) * sizeof(T);
-  return static_cast<size_t>(Shape{rows.count, static_cast<int64_t>(sizeof(PlacedNumber<T>))}.Elements());
+  size_t bytes = 0;
+  WithKeyType<ComputeType<T>>(rows.count, [&](auto key) {
+    bytes = static_cast<size_t>(Shape{rows.count, 2, static_cast<int64_t>(sizeof(key))}.Elements());
+  });
+  return bytes;
 }
 
 // Writes the rows' numbers in their order; equal rows keep theirs. A copy is sorted: rows that another stream changes
@@ -59,10 +50,13 @@ size_t SortScratch(const Rows<T>& rows) {
 template <class T>
 void SortRows(const Rows<T>& rows, void* scratch, int64_t* order) {
   if (rows.single()) {
-    auto* numbers = static_cast<PlacedNumber<T>*>(scratch);
-    for (int64_t i = 0; i < rows.count; ++i) numbers[i] = {Upcast(rows.x[i]), i};
-    std::sort(numbers, numbers + rows.count);
-    for (int64_t i = 0; i < rows.count; ++i) order[i] = numbers[i].place;
+    WithKeyType<ComputeType<T>>(rows.count, [&](auto type) {
+      using Key = decltype(type);
+      auto* const keys = static_cast<Key*>(scratch);
+      for (int64_t i = 0; i < rows.count; ++i) keys[i] = {UnsignedKey(Upcast(rows.x[i])), i};
+      SortKeys(keys, rows.count, keys + rows.count);
+      for (int64_t i = 0; i < rows.count; ++i) order[i] = keys[i].position();
+    });
   } else {
     const Rows<T> kept{static_cast<T*>(scratch), rows.outer, rows.count, rows.inner};
     std::copy_n(rows.x, rows.elements(), static_cast<T*>(scratch));

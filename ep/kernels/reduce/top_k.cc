@@ -1,69 +1,84 @@
 // TopK. NaN is greater than every number, and of equal elements the one with the lower index comes first.
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <optional>
 #include <vector>
 
 #include "ep/kernels/early_floats.h"
-#include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/axis.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/sorted_positions.h"
+#include "ep/kernels/top_keys.h"
 
 namespace npu {
 namespace {
 
-// Whether a precedes b in ascending order.
-template <class C>
-bool Below(C a, C b) {
-  if constexpr (std::is_floating_point_v<C>) {
-    if (a != a) return false;
-    if (b != b) return true;
-  }
-  return a < b;
-}
+// The first k of the positions of a slice, whose smallest keys come first.
+template <class Key>
+class FirstOfMany {
+ public:
+  FirstOfMany(int64_t n, int64_t k) : n_(n), k_(k), keys_(static_cast<size_t>(n)), scratch_(static_cast<size_t>(n)) {}
 
-// The first k positions of a slice, in order. `order` and `slice` are scratch of n.
-template <class C>
-void SelectTop(const std::vector<C>& slice, std::vector<int64_t>& order, int64_t k, bool largest) {
-  std::iota(order.begin(), order.end(), int64_t{0});
-  const auto before = [&](int64_t i, int64_t j) {
-    const C a = slice[i], b = slice[j];
-    if (largest ? Below(b, a) : Below(a, b)) return true;
-    if (largest ? Below(a, b) : Below(b, a)) return false;
-    return i < j;
-  };
-  const auto n = static_cast<int64_t>(slice.size());
-  // A heap of k rejects most elements immediately; if k is a large part of n, partitioning first is cheaper.
-  if (k * 16 <= n) {
-    std::partial_sort(order.begin(), order.begin() + k, order.end(), before);
-    return;
+  template <class KeyOf>
+  void Select(const KeyOf& key_of) {
+    for (int64_t i = 0; i < n_; ++i) keys_[i] = {key_of(i), i};
+    Key* const keys = keys_.data();
+    // A heap of k rejects most keys immediately; if k is a large part of n, partitioning first is cheaper.
+    if (k_ * 16 <= n_) {
+      std::partial_sort(keys, keys + k_, keys + n_);
+    } else if (k_ * 2 <= n_) {
+      std::nth_element(keys, keys + k_, keys + n_);
+      std::sort(keys, keys + k_);
+    } else {
+      SortKeys(keys, n_, scratch_.data());
+    }
   }
-  if (k < n) std::nth_element(order.begin(), order.begin() + k, order.end(), before);
-  std::sort(order.begin(), order.begin() + k, before);
-}
+  int64_t operator[](int64_t i) const { return keys_[i].position(); }
 
-template <class T>
+ private:
+  int64_t n_, k_;
+  std::vector<Key> keys_, scratch_;
+};
+
+// The same of a few positions, by keys of 32 bits.
+class FirstFew {
+ public:
+  static bool Serves(int64_t n, int64_t k) {
+    return k <= 32 && k * 16 <= n && n <= std::numeric_limits<int32_t>::max();
+  }
+  FirstFew(int64_t n, int64_t k) : largest_(n, k), keys_(static_cast<size_t>(n)), positions_(static_cast<size_t>(k)) {}
+
+  template <class KeyOf>
+  void Select(const KeyOf& key_of) {
+    for (size_t i = 0; i < keys_.size(); ++i)
+      keys_[i] = static_cast<int32_t>(~key_of(static_cast<int64_t>(i)) ^ 0x80000000u);
+    largest_.Select(keys_.data(), positions_.data());
+  }
+  int64_t operator[](int64_t i) const { return positions_[i]; }
+
+ private:
+  TopKeys largest_;
+  std::vector<int32_t> keys_, positions_;
+};
+
+template <class First, class T>
 void TopKSlices(const AxisView& view, int64_t k, bool largest, const T* x, T* values, int64_t* indices, int64_t begin,
                 int64_t end) {
-  using C = ComputeType<T>;
-  std::vector<C> slice(view.n);
-  std::vector<int64_t> order(view.n);
+  First first(view.n, k);
   for (int64_t s = begin; s < end; ++s) {
     const int64_t outer = s / view.inner, inner = s % view.inner;
     const T* from = x + outer * view.n * view.inner + inner;
-    for (int64_t i = 0; i < view.n; ++i) {
-      if constexpr (kIsHalf<T>) {
-        slice[i] = ToFloat(from[i * view.inner]);
-      } else {
-        slice[i] = from[i * view.inner];
-      }
-    }
-    SelectTop(slice, order, k, largest);
+    first.Select([=, step = view.inner, flip = largest ? ~0 : 0](int64_t i) {
+      const auto key = UnsignedKey(Upcast(from[i * step]));
+      return static_cast<decltype(key)>(key ^ static_cast<decltype(key)>(int64_t{flip}));
+    });
     const int64_t to = outer * k * view.inner + inner;
     for (int64_t i = 0; i < k; ++i) {
-      if (values != nullptr) values[to + i * view.inner] = from[order[i] * view.inner];
-      if (indices != nullptr) indices[to + i * view.inner] = order[i];
+      const int64_t position = first[i];
+      if (values != nullptr) values[to + i * view.inner] = from[position * view.inner];
+      if (indices != nullptr) indices[to + i * view.inner] = position;
     }
   }
 }
@@ -88,11 +103,18 @@ class TopKKernel : public Kernel {
     const AxisView view = ViewAround(x.shape, axis);
     DispatchTypes("TopK", x.dtype, NumericTypes{}, [&](auto type) {
       using T = decltype(type);
-      ctx.Launch(
-          "TopK", [=, largest = largest_, px = x.as<const T>(), pv = values.as<T>(), pi = indices.as<int64_t>()] {
-            ParallelFor(view.outer * view.inner, RowGrain(view.n),
-                        [=](int64_t begin, int64_t end) { TopKSlices(view, k, largest, px, pv, pi, begin, end); });
-          });
+      ctx.Launch("TopK",
+                 [=, largest = largest_, px = x.as<const T>(), pv = values.as<T>(), pi = indices.as<int64_t>()] {
+                   ParallelFor(view.outer * view.inner, RowGrain(view.n), [=](int64_t begin, int64_t end) {
+                     if constexpr (sizeof(T) <= 4) {
+                       if (FirstFew::Serves(view.n, k))
+                         return TopKSlices<FirstFew>(view, k, largest, px, pv, pi, begin, end);
+                     }
+                     WithKeyType<ComputeType<T>>(view.n, [=](auto key) {
+                       TopKSlices<FirstOfMany<decltype(key)>>(view, k, largest, px, pv, pi, begin, end);
+                     });
+                   });
+                 });
     });
   }
 
