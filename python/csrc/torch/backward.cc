@@ -57,18 +57,25 @@ at::Tensor& GeluBackward(const at::Tensor& grad, const at::Tensor& self, c10::st
       Aten(approximate == "tanh" ? "GeluTanhGrad" : "GeluGrad"), {grad, self}, out, grad, self, approximate);
 }
 
+at::Tensor& SoftmaxGradient(const char* type, const at::Tensor& grad, const at::Tensor& result, int64_t dim,
+                            at::Tensor& out) {
+  if (out.numel() == 0) return out;
+  const at::Tensor g = Dense(grad.dim() == 0 ? grad.unsqueeze(0) : grad);
+  const at::Tensor y = Dense(result.dim() == 0 ? result.unsqueeze(0) : result, g.scalar_type());
+  KernelCall(type, "npu.aten").In(g).In(y).Set("axis", at::maybe_wrap_dim(dim, g.dim())).Into(out);
+  return out;
+}
+
 at::Tensor& SoftmaxBackward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, at::ScalarType dtype,
                             at::Tensor& out) {
   Infer<at::meta::structured__softmax_backward_data>(out, grad, output, dim, dtype);
-  const at::Tensor y = Wide(output), weighted = Wide(grad) * y;
-  return out.copy_(weighted - y * weighted.sum({dim}, /*keepdim=*/true));
+  return SoftmaxGradient("SoftmaxGrad", grad, output, dim, out);
 }
 
 at::Tensor& LogSoftmaxBackward(const at::Tensor& grad, const at::Tensor& output, int64_t dim, at::ScalarType dtype,
                                at::Tensor& out) {
   Infer<at::meta::structured__log_softmax_backward_data>(out, grad, output, dim, dtype);
-  const at::Tensor g = Wide(grad);
-  return out.copy_(g - Wide(output).exp() * g.sum({dim}, /*keepdim=*/true));
+  return SoftmaxGradient("LogSoftmaxGrad", grad, output, dim, out);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tensor& grad, const at::Tensor& input,

@@ -344,29 +344,22 @@ std::tuple<at::Tensor&, at::Tensor&> AminmaxOut(const at::Tensor& self, std::opt
 
 at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
-at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
-  Infer<at::meta::structured__softmax>(out, self, dim, half_to_float);
+template <class Op>
+at::Tensor& SoftmaxInto(const char* type, const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
   if (out.numel() == 0) return out;
-  KernelCall call("Softmax");
-  if (!call.Takes(0, out.scalar_type())) return FallBack<at::_ops::_softmax_out>(self, dim, half_to_float, out);
+  KernelCall call(type);
+  if (!call.Takes(0, out.scalar_type())) return FallBack<Op>(self, dim, half_to_float, out);
   const at::Tensor rows = AtLeastOneDimension(Dense(self, out.scalar_type()));
   call.In(rows).Set("axis", at::maybe_wrap_dim(dim, rows.dim())).Into(out);
   return out;
 }
-
-// x - max - log(sum(exp(x - max))), in float for the 16-bit types.
+at::Tensor& SoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
+  Infer<at::meta::structured__softmax>(out, self, dim, half_to_float);
+  return SoftmaxInto<at::_ops::_softmax_out>("Softmax", self, dim, half_to_float, out);
+}
 at::Tensor& LogSoftmaxOut(const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
   Infer<at::meta::structured__log_softmax>(out, self, dim, half_to_float);
-  if (out.numel() == 0) return out;
-  const at::ScalarType dtype = AccumulateType(out.scalar_type());
-  if (!KernelCall("Exp").Takes(0, dtype)) return FallBack<at::_ops::_log_softmax_out>(self, dim, half_to_float, out);
-  const at::Tensor rows = AtLeastOneDimension(Dense(self, dtype));
-  const std::vector<int64_t> axis{at::maybe_wrap_dim(dim, rows.dim())};
-  const at::Tensor top = KernelCall("ReduceMax").In(rows).Host(axis).One();
-  const at::Tensor shifted = KernelCall("Sub").In(rows).In(top).One();
-  const at::Tensor sum = KernelCall("ReduceSum").In(KernelCall("Exp").In(shifted).One()).Host(axis).One();
-  KernelCall("Sub").In(shifted).In(KernelCall("Log").In(sum).One()).Into(out);
-  return out;
+  return SoftmaxInto<at::_ops::_log_softmax_out>("LogSoftmax", self, dim, half_to_float, out);
 }
 
 std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNorm(const at::Tensor& input, at::IntArrayRef normalized,
