@@ -40,6 +40,8 @@ class StandardAttention(Rule):
         require(len(node.outputs) == 1 and given(node, 4) is None, "it has a cache of its own")
         require(given(node, 6) is None, "it has lengths")
         require(attribute(node, "softcap", 0.0) == 0.0, "its scores are capped")
+        for side in ("left", "right"):
+            require(attribute(node, f"{side}_window_size", -1) < 0, "it has a window")
         require(rank(query) == rank(key) == 4, "its heads are not on an axis of their own")
         hidden, mask, added = None, given(node, 3), None
         if mask is not None and mask.dtype == ir.DataType.BOOL:

@@ -320,6 +320,8 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
         ),
         (node_of("QuickGelu", ["x"], domain=MICROSOFT, alpha=1.5), "its factor is 1.5"),
         (node_of("Attention", ["x4", "x4", "x4"], softcap=3.0), "its scores are capped"),
+        (node_of("Attention", ["x4", "x4", "x4"], left_window_size=1), "it has a window"),
+        (node_of("Attention", ["x4", "x4", "x4"], right_window_size=0), "it has a window"),
         (
             node_of("MatMulNBits", ["x", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=2,
                     block_size=16),
