@@ -229,6 +229,8 @@ std::string WhyNot(const NodeView& node) {
   if (node.inputs.size() > 4 && node.inputs[4] != DType::kUndefined && !node.constant[4])
     return "MatMulNBits with a g_idx that is no constant is not implemented";
   if (node.inputs[2] != node.inputs[0]) return "MatMulNBits with scales of another type than A is not implemented";
+  if (node.attributes.Int("weight_prepacked") != 0)
+    return "MatMulNBits of a weight in another provider's layout is not implemented";
   return "";
 }
 

@@ -154,6 +154,10 @@ def test_forms_that_stay_on_the_cpu() -> None:
     assert npu_nodes(make_session(with_index)) == []
     variable = make_model("MatMulNBits", [a, b, scales], **options)
     assert npu_nodes(make_session(variable)) == []
+    prepacked = make_model(
+        "MatMulNBits", [a, b, scales], constant=(1,), weight_prepacked=1, **options
+    )
+    assert npu_nodes(make_session(prepacked)) == []
 
 
 WRONG = [
