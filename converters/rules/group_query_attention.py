@@ -15,7 +15,14 @@ _INT64, _BOOL = ir.DataType.INT64, ir.DataType.BOOL
 # Inputs by position: query, key, value, past_key, past_value, seqlens_k, total_sequence_length,
 # cos_cache, sin_cache, position_ids; those after them change what is computed.
 _POSITIONS, _ADDED, _FIRST_UNKNOWN = 9, 10, 11
-_UNKNOWN_ATTRIBUTES = ("smooth_softmax", "softcap", "qk_output", "k_quant_type", "v_quant_type")
+_UNKNOWN_ATTRIBUTES = (
+    "smooth_softmax",
+    "softcap",
+    "qk_output",
+    "k_quant_type",
+    "v_quant_type",
+    "sliding_window_cache",
+)
 _MASK_SIZE = 2048  # of the causal mask that sparse modes 2 to 4 take whatever the lengths are
 
 
@@ -64,6 +71,7 @@ class GroupQueryAttention(Rule):
             return None
         for name in _UNKNOWN_ATTRIBUTES:
             require(attribute(node, name, 0) in (0, 0.0, -1, "NONE"), f"it has {name}")
+        require(attribute(node, "causal", 1) == 1, "it is not causal")
         extra = [i for i in range(_FIRST_UNKNOWN, len(node.inputs)) if given(node, i) is not None]
         require(not extra, "it has sinks or quantised caches")
         sizes = _sizes(node, query)

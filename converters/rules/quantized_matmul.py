@@ -35,6 +35,7 @@ class MatMulNBits(Rule):
         zeros, bias = given(node, 3), given(node, 5)
         require(bits in (4, 8), f"its weight has {bits} bits")
         require(rank(x) != 1, "its input is a vector")
+        require(not attribute(node, "weight_prepacked", 0), "its weight is in an own layout")
         require(given(node, 4) is None, "its inputs are permuted")
         packs = bits == 8 or columns % 8 == 0 or depth % 8 == 0
         require(packs, "its sizes are no multiples of 8")
@@ -84,7 +85,8 @@ def joined_blocks(nodes: Nodes, first: ir.Node, second: ir.Node) -> ir.Value:
     """Return both results of two MatMulNBits nodes of one input, side by side, by one node."""
     alike = ("bits", "block_size", "K", "accuracy_level")
     require(
-        all(attribute(first, name, 0) == attribute(second, name, 0) for name in alike),
+        all(attribute(first, name, 0) == attribute(second, name, 0) for name in alike)
+        and not any(attribute(node, "weight_prepacked", 0) for node in (first, second)),
         "its projections' weights are of other forms",
     )
     inputs = [first.inputs[0]]

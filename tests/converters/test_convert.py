@@ -328,6 +328,22 @@ def node_of(op_type, inputs, outputs=("y",), **attributes):
             "its weight has 2 bits",
         ),
         (
+            node_of("MatMulNBits", ["x", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=8,
+                    block_size=16, weight_prepacked=1),
+            "its weight is in an own layout",
+        ),
+        *(
+            (
+                node_of("GroupQueryAttention", ["x", "x", "x", "", "", "bounds", "bounds"],
+                        domain=MICROSOFT, num_heads=2, kv_num_heads=2, **{name: value}),
+                reason,
+            )
+            for name, value, reason in [
+                ("causal", 0, "it is not causal"),
+                ("sliding_window_cache", 1, "it has sliding_window_cache"),
+            ]
+        ),
+        (
             node_of("MatMulNBits", ["x1", "b", "s"], domain=MICROSOFT, K=16, N=8, bits=8,
                     block_size=16),
             "its input is a vector",
