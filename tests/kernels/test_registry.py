@@ -129,7 +129,9 @@ def test_every_operator_of_onnx_has_a_kernel() -> None:
     names = {
         s.name
         for s in onnx.defs.get_all_schemas_with_history()
-        if s.domain == "" and s.since_version <= NEWEST_OPSET
+        if s.domain == ""
+        and s.since_version <= NEWEST_OPSET
+        and (s.name, s.since_version) not in NOT_OF_ONNX  # registered with onnx by `convert`
     }
     claimed: dict[str, list] = {name: [] for name in names}
     for op in OPS:
