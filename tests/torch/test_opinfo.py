@@ -32,6 +32,10 @@ RANDOM = {
 # The order of equal elements is not defined: only the first result, the values, is compared.
 TIES = ["kthvalue", "median", "topk"]
 
+# Near their poles the CPU's own results of float32 have fewer digits than the tolerance: for the
+# comparison it computes in float64.
+IN_DOUBLE = ["polygamma", "special.polygamma"]
+
 REASONS = {
     "as_strided_partial_views": "its views reach memory that a copy to npu does not include",
     "sparse_sampled_addmm": "npu has no sparse tensors",
@@ -70,6 +74,10 @@ def moved(value, device):
     return tree_map(move, value)
 
 
+def in_double(value):
+    return value.double() if isinstance(value, torch.Tensor) else value
+
+
 def call(op, sample, device):
     """The tensors of the result, computed on copies so that samples are not modified."""
     args = moved([a.clone() if isinstance(a, torch.Tensor) else a for a in sample.args], device)
@@ -91,7 +99,8 @@ def test_operator_equals_cpu(op, dtype):
     samples = op.sample_inputs("cpu", dtype, set_seed=False)
     for sample, _ in zip(samples, range(SAMPLES), strict=False):
         try:
-            expected = call(op, sample, "cpu")
+            wide = sample.transform(in_double) if op.name in IN_DOUBLE else sample
+            expected = call(op, wide, "cpu")
         except (RuntimeError, NotImplementedError):
             refused += 1
             continue
@@ -100,6 +109,8 @@ def test_operator_equals_cpu(op, dtype):
         random = op.name in RANDOM or sample.kwargs.get("dropout_p")
         if op.name in TIES:
             actual, expected = actual[:1], expected[:1]
+        if wide is not sample:
+            expected = [e.float() for e in expected]
         for a, e in zip(actual, expected, strict=True):
             assert (a.shape, a.dtype) == (e.shape, e.dtype)
             if not random and e.layout is torch.strided:
