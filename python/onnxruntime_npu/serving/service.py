@@ -134,7 +134,8 @@ def open_service(
         encoder = directory
     else:
         service.language, name = _language(directory, parts, service, on_unusable), None
-        service.adapted = service.language[0].adapted
+        if not parts:  # a model that is divided among ranks has no adapters
+            service.adapted = service.language[0].adapted
     if encoder is not None:
         served = ServedEncoder(encoder, name)
         process = Encoder(served.directory, settings, service.metrics, on_unusable)
