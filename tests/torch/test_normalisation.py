@@ -51,6 +51,32 @@ def test_batch_norm_has_gradients():
     equal_on_cpu(gradients, torch.randn(4, 3, 5), torch.rand(3), rtol=1e-5, atol=5e-6)
 
 
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("shape", [(6, 5), (3, 4, 9), (2, 3, 5, 70), (2, 3, 4, 5, 6)])
+@pytest.mark.parametrize(
+    # Relative norm: rounding of results and of what the reference gets, which is exact before.
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-6), (torch.bfloat16, 8e-3), (torch.float16, 1e-3), (torch.float64, 1e-14)],
+    ids=str,
+)
+def test_batch_norm_is_as_exact_as_its_type(dtype, tolerance, shape, training):
+    channels = shape[1]
+    given = [torch.randn(shape) * 2 + 3, torch.rand(channels) + 0.5, torch.randn(channels)]
+    given += [torch.randn(channels), torch.rand(channels) + 0.5, torch.randn(shape)]
+    given = [tensor.to(dtype) for tensor in given]
+
+    def results(convert):
+        x, weight, bias, mean, variance, grad = (convert(tensor.clone()) for tensor in given)
+        parameters = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+        y = torch.nn.functional.batch_norm(x, mean, variance, weight, bias, training, 0.3, 1e-3)
+        y.backward(grad)
+        return [y.detach(), mean, variance, *(tensor.grad for tensor in parameters)]
+
+    expected = results(lambda tensor: tensor.double())
+    for got, exact in zip(results(lambda tensor: tensor.npu()), expected, strict=True):
+        assert (got.cpu().double() - exact).norm() <= tolerance * exact.norm()
+
+
 def test_distributed_batch_norm_parts_match_the_whole():
     x, grad = torch.randn(6, 3, 4), torch.randn(6, 3, 4)
     halves = [h.npu() for h in x.chunk(2)]

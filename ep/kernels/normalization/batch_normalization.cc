@@ -1,5 +1,6 @@
 // BatchNormalization (ai.onnx 7 to 15): a factor and a summand for each channel, computed in float (double for float64)
-// and rounded once. The statistics are given, or in training mode those of the batch, whose sums are in double.
+// and rounded once. The statistics are given, or in training mode those of the batch, whose sums are in double, but for
+// a few elements at a time.
 #include <algorithm>
 #include <cmath>
 #include <string>
@@ -64,29 +65,35 @@ struct ScaleChannels {
   }
 };
 
-// Mean and variance of a channel of [N, C, positions].
+// Mean and variance of a channel of [N, C, positions], summed in C over a few elements and in double across them.
+constexpr int64_t kSums = 64;
 struct ChannelMoments {
   double mean, variance;
 };
 
 template <class T>
 ChannelMoments MomentsOf(const T* x, int64_t planes, int64_t channels, int64_t positions, int64_t channel) {
-  const auto sum_of = [&](auto term) {
-    double sum = 0;
+  using C = ComputeType<T>;
+  const auto sum_of = [&](C centre, auto term) {
+    double total = 0;
     for (int64_t plane = channel; plane < planes; plane += channels) {
       const T* from = x + plane * positions;
       ForEachBlock(positions, [&](int64_t begin, int64_t count) {
-        alignas(64) ComputeType<T> values[kRowBlock];
+        alignas(64) C values[kRowBlock];
         UpcastRow(from + begin, values, count);
-#pragma omp simd reduction(+ : sum)
-        for (int64_t i = 0; i < count; ++i) sum += term(static_cast<double>(values[i]));
+        C sums[kSums] = {};  // enough to hide the latency of additions
+        int64_t i = 0;
+        for (; i + kSums <= count; i += kSums)
+          for (int64_t j = 0; j < kSums; ++j) sums[j] += term(values[i + j] - centre);
+        for (int64_t j = 0; i < count; ++i, ++j) sums[j] += term(values[i] - centre);
+        for (const C sum : sums) total += static_cast<double>(sum);
       });
     }
-    return sum;
+    return total;
   };
   const auto n = static_cast<double>(planes / channels * positions);
-  const double mean = sum_of([](double v) { return v; }) / n;
-  return {mean, sum_of([mean](double v) { return (v - mean) * (v - mean); }) / n};
+  const double mean = sum_of(C{0}, [](C v) { return v; }) / n;
+  return {mean, sum_of(static_cast<C>(mean), [](C v) { return v * v; }) / n};
 }
 
 // Statistics of a batch, and the running ones that follow from them.

@@ -1,8 +1,11 @@
-// Batch normalisation, composed of the device's kernels; 16-bit floats are computed in float and rounded once. torch's
-// schemas do not mark the running statistics as written, so a fallback to the CPU would lose them.
+// Batch normalisation by ONNX's kernel, its parts and gradients composed of others; 16-bit floats are computed in float
+// and rounded once. torch's schemas do not mark the running statistics as written, so a fallback to the CPU would lose
+// them.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/full_like.h>
 #include <torch/library.h>
 
 #include <array>
@@ -53,24 +56,50 @@ at::Tensor Normalize(const at::Tensor& input, const MaybeTensor& weight, const M
   return result.to(input.scalar_type());
 }
 
+// The result, and the mean and the variance that it was computed with: the given ones, or those of the input.
+std::array<at::Tensor, 3> Normalized(const at::Tensor& input, const MaybeTensor& weight, const MaybeTensor& bias,
+                                     const MaybeTensor& mean, const MaybeTensor& variance, double epsilon) {
+  const at::Tensor beside = at::empty({input.size(1)}, input.options().dtype(AccumulateType(input.scalar_type())));
+  const auto given = [&](const MaybeTensor& values, double otherwise) {
+    return Has(values) ? Dense(*values) : at::full_like(beside, otherwise);
+  };
+  const bool training = !mean;
+  // Planes of channels: a matrix has them as columns.
+  const auto planes = [](const at::Tensor& t) { return t.dim() == 2 ? t.t().unsqueeze(0) : t; };
+  at::Tensor result = at::empty_like(input);
+  KernelCall call("BatchNormalization");
+  call.In(Dense(planes(input))).In(given(weight, 1)).In(given(bias, 0)).In(given(mean, 0)).In(given(variance, 0));
+  call.Set("epsilon", epsilon);
+  if (!training) {
+    call.Into(planes(result));
+    return {result, *mean, *variance};
+  }
+  // Running statistics without momentum are those of the input.
+  const at::Tensor own_mean = at::empty_like(beside), own_variance = at::empty_like(beside);
+  call.Set("training_mode", int64_t{1}).Set("momentum", 0.0).Into({planes(result), own_mean, own_variance});
+  return {result, own_mean, own_variance};
+}
+
 std::tuple<at::Tensor, at::Tensor, at::Tensor> BatchNorm(const at::Tensor& input, const MaybeTensor& weight,
                                                          const MaybeTensor& bias, const MaybeTensor& running_mean,
                                                          const MaybeTensor& running_var, bool training, double momentum,
                                                          double epsilon) {
+  const Channels channels(input);
   if (!training) {
     TORCH_CHECK(Has(running_mean) && Has(running_var),
                 "batch_norm expected running_mean and running_var in evaluation mode, got None");
     const at::Tensor none = at::empty({0}, Wide(*running_mean).options());
-    const at::Tensor inverse_deviation = (Wide(*running_var) + epsilon).rsqrt();
-    return {Normalize(input, weight, bias, *running_mean, inverse_deviation), none, none};
+    return {Normalized(input, weight, bias, running_mean, running_var, epsilon)[0], none, none};
   }
-  const Channels channels(input);
-  const auto [mean, variance] = MeanAndVariance(input, channels);
-  const at::Tensor inverse_deviation = (variance + epsilon).rsqrt();
+  if (input.numel() == 0) {
+    const auto [mean, variance] = MeanAndVariance(input, channels);
+    return {at::empty_like(input), mean, (variance + epsilon).rsqrt()};
+  }
+  const auto [result, mean, variance] = Normalized(input, weight, bias, std::nullopt, std::nullopt, epsilon);
   const double n = static_cast<double>(channels.count);
   Blend(running_mean, mean, momentum);
   Blend(running_var, variance * (n / (n - 1)), momentum);
-  return {Normalize(input, weight, bias, mean, inverse_deviation), mean, inverse_deviation};
+  return {result, mean, (variance + epsilon).rsqrt()};
 }
 
 // The form that tracers emit.
@@ -163,18 +192,18 @@ Three BatchNormBackward(const at::Tensor& grad, const at::Tensor& input, const M
               "batch_norm expected the statistics of its forward pass, got None");
   const at::Tensor mean = training ? *saved_mean : *running_mean;
   const at::Tensor inverse = training ? *saved_inverse_deviation : (Wide(*running_var) + epsilon).rsqrt();
-  const auto [sum, sum_centred, grad_weight, grad_bias] =
-      BackwardReduce(grad, input, mean, inverse, weight, true, wanted[1], wanted[2]);
-  at::Tensor grad_input;
-  if (wanted[0] && training) {
-    const at::Tensor count = at::empty({1}, sum.options()).fill_(Channels(input).count);
-    grad_input = BackwardElemt(grad, input, mean, inverse, weight, sum, sum_centred, count);
-  } else if (wanted[0]) {
-    const Channels channels(input);
-    const at::Tensor scale = Has(weight) ? Wide(*weight) * inverse : inverse;
-    grad_input = (Wide(grad) * channels.Spread(scale)).to(input.scalar_type());
-  }
-  return {grad_input, grad_weight, grad_bias};
+  const auto planes = [](const at::Tensor& t) { return t.dim() == 2 ? t.t().unsqueeze(0) : t; };
+  const at::ScalarType wide = AccumulateType(input.scalar_type());
+  at::Tensor grad_input = at::empty_like(input), of_weight = at::empty({input.size(1)}, input.options().dtype(wide));
+  at::Tensor of_bias = at::empty_like(of_weight);
+  KernelCall call("BatchNormGrad", "npu.aten");
+  call.In(Dense(planes(grad), input.scalar_type())).In(Dense(planes(input)));
+  call.In(Dense(mean, wide)).In(Dense(inverse, wide));
+  Has(weight) ? call.In(Dense(*weight, wide)) : call.Absent();
+  call.Set("training", int64_t{training}).Into({planes(grad_input), of_weight, of_bias});
+  const at::ScalarType type = Has(weight) ? weight->scalar_type() : wide;
+  return {wanted[0] ? grad_input : at::Tensor(), wanted[1] ? of_weight.to(type) : at::Tensor(),
+          wanted[2] ? of_bias.to(type) : at::Tensor()};
 }
 
 TORCH_LIBRARY_IMPL(aten, PrivateUse1, library) {
