@@ -25,6 +25,7 @@ REPEATED_KINDS = (
     "codegen",
     "cohere2",
     "cohere2_moe",
+    "cohere_compass_text",
     "ctrl",
     "cwm",
     "deepseek_v2",

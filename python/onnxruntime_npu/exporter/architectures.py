@@ -181,6 +181,19 @@ _OF_DECODERS_ALONE = tuple(
             {**_ROUTED_FEW, "sliding_window": 4, "logit_scale": 4.0},
         ),
         (
+            "cohere_compass_text",
+            "rotary tables of kinds of layers, LayerNorm, scaled logits, sliding window",
+            {
+                **TOKENS,
+                "sliding_window": 4,
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {
+                    kind: {"rope_type": "default", "rope_theta": theta}
+                    for kind, theta in (("sliding_attention", 1e4), ("full_attention", 1e5))
+                },
+            },
+        ),
+        (
             "ctrl",
             "sinusoidal positions",
             {"n_embd": 64, "dff": 112, "n_layer": 2, "n_head": 4, "n_positions": 128},
