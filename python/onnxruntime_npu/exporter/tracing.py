@@ -16,8 +16,11 @@ import onnx_ir as ir
 import onnxscript.optimizer
 import torch
 from onnx_ir import tensor_adapters
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode, is_concrete_int
-from torch.utils._sympy.symbol import SymT, symbol_is_type
+from torch.fx.experimental.symbolic_shapes import (
+    GuardOnDataDependentSymNode,
+    free_unbacked_symbols,
+    is_concrete_int,
+)
 
 from ..errors import ExportError
 from ..onnx_models import saving
@@ -173,7 +176,7 @@ def _check_bounds(program: torch.export.ExportedProgram, longest: int) -> None:
     beside others, which are at least two.
     """
     for symbol, bounds in program.range_constraints.items():
-        if symbol_is_type(symbol, SymT.UNBACKED_INT):  # a value of a tensor, not a size
+        if free_unbacked_symbols(symbol):  # a value of a tensor, not a size
             continue
         if bounds.upper < longest - _LEAST:
             raise ExportError(
