@@ -74,6 +74,7 @@ bench: build  ## benchmarks against peers; a table and plots under build/bench/
 	$(PY) benchmarks/detection.py
 	$(PY) benchmarks/attention.py
 	$(PY) benchmarks/ops.py
+	$(PY) benchmarks/aten.py
 	$(PY) benchmarks/calls.py
 	$(PY) benchmarks/concurrent_sessions.py
 	$(PY) benchmarks/startup.py

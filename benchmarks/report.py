@@ -27,12 +27,14 @@ PARTS = {
     "networks": "Networks whose files are float32",
     "detection": "Suppression, RoiAlign and LSTM",
     "creation": "Creation of sessions",
+    "aten": "Operators of torch and gradients beside its CPU device",
     "calls": "Calls of fused operators, the host's time, beside torch's add on the same device",
 }
 # Targets of ours over the best peer: geometric mean over all shapes, and worst shape.
 AMX_PRODUCTS = (1.3, 1.1)
 PRODUCTS = (1.0, 1.0)  # float32, every dtype on a machine without AMX, and parts of vision models
 PREFILL_ATTENTION = (2.0, 2.0)  # bfloat16
+ATEN = (1.0, 0.5)  # none takes twice the CPU's time
 CALLS = (0.77, 0.77)  # a call may cost 1.3 of add's
 LIMITS = {
     "gemm": "Matmuls beside the machine's multiply-add rate (/peak) and read rate (/read)",
@@ -94,13 +96,15 @@ def best_ratio(run: results.Run, case: str) -> float | None:
 
 
 def part_targets(kind: str, run: results.Run, amx: bool) -> str:
-    """Ratios of a part by number of rows, kind of convolution or case, next to their target."""
+    """Ratios of a part by rows, dtype, kind of convolution or case, next to their target."""
     groups: dict[str, list[float]] = {}
     for case in run.cases():
         first, *_, last = case.split()
         name = case
         if kind == "matmul":
             name = f"{first} {last}"
+        elif kind == "aten":
+            name = last
         elif kind == "convolution":
             name = f"{first} depthwise" if "depthwise" in case else first
         if (found := best_ratio(run, case)) is not None:
@@ -115,6 +119,8 @@ def part_targets(kind: str, run: results.Run, amx: bool) -> str:
             targets = AMX_PRODUCTS if amx and half else PRODUCTS
         elif name.startswith("bfloat16 prefill"):
             targets = PREFILL_ATTENTION
+        elif kind == "aten":
+            targets = ATEN
         elif kind == "calls":
             targets = CALLS
         elif kind in ("convolution", "detection"):

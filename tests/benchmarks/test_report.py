@@ -95,3 +95,14 @@ def test_convolutions_are_grouped_by_batch_and_kind():
         "| N=1 | 1.13 | 0.80 | ≥ 1.0, 1.0 | **missed by 20%** |",
         "| N=1 depthwise | 1.10 | 1.10 | ≥ 1.0, 1.0 | met (+10%) |",
     ]
+
+
+def test_torch_operators_are_grouped_by_dtype():
+    took = {
+        "sort float32": (1.0, 4.0, 4.0),
+        "mv, transposed float32": (1.0, 1.0, 1.0),
+        "sort bfloat16": (4.0, 1.0, 1.0),
+    }
+    lines = report.part_targets("aten", run_of(took), amx=False).splitlines()
+    assert lines[2] == "| float32 | 2.00 | 1.00 | ≥ 1.0, 0.5 | met (+100%) |"
+    assert lines[3] == "| bfloat16 | 0.25 | 0.25 | ≥ 1.0, 0.5 | **missed by 75%** |"
