@@ -32,7 +32,7 @@ def test_a_benchmark_gets_its_options_and_gives_its_exit_code():
 
 def test_unknown_names_are_refused(capsys):
     assert main(["bench", "matmuls"]) == 2
-    assert "expected a benchmark of attention, " in (error := capsys.readouterr().err)
+    assert "expected a benchmark of aten, attention, " in (error := capsys.readouterr().err)
     assert error.rstrip().endswith("got 'matmuls'") and error.count("\n") == 1
 
 
