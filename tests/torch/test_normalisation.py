@@ -77,6 +77,32 @@ def test_batch_norm_is_as_exact_as_its_type(dtype, tolerance, shape, training):
         assert (got.cpu().double() - exact).norm() <= tolerance * exact.norm()
 
 
+@pytest.mark.parametrize("parameters", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("shape", "axes"), [((33, 7), 1), ((4, 300), 1), ((3, 5, 70), 2), ((9,), 1)]
+)
+@pytest.mark.parametrize(
+    # Relative norm: rounding of results and of the statistics, which the reference has in float64.
+    ("dtype", "tolerance"),
+    [(torch.float32, 1e-6), (torch.bfloat16, 8e-3), (torch.float16, 1e-3), (torch.float64, 1e-14)],
+    ids=str,
+)
+def test_layer_norm_gradients_are_as_exact_as_their_type(dtype, tolerance, shape, axes, parameters):
+    normalized = shape[-axes:]
+    given = [torch.randn(shape) * 2 + 1, torch.rand(normalized) + 0.5, torch.randn(normalized)]
+    given = [tensor.to(dtype) for tensor in given[: 1 + parameters]]
+    grad = torch.randn(shape).to(dtype)
+
+    def gradients(convert):
+        x, *rest = (convert(tensor.clone()).requires_grad_() for tensor in given)
+        torch.nn.functional.layer_norm(x, normalized, *rest).backward(convert(grad))
+        return [tensor.grad for tensor in (x, *rest)]
+
+    expected = gradients(lambda tensor: tensor.double())
+    for got, exact in zip(gradients(lambda tensor: tensor.npu()), expected, strict=True):
+        assert (got.cpu().double() - exact).norm() <= tolerance * exact.norm()
+
+
 def test_distributed_batch_norm_parts_match_the_whole():
     x, grad = torch.randn(6, 3, 4), torch.randn(6, 3, 4)
     halves = [h.npu() for h in x.chunk(2)]

@@ -16,7 +16,6 @@
 #include <torch/library.h>
 
 #include <array>
-#include <numeric>
 #include <tuple>
 #include <vector>
 
@@ -84,25 +83,18 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> LayerNormBackward(const at::Tenso
                                                                  const std::optional<at::Tensor>& weight,
                                                                  const std::optional<at::Tensor>& bias,
                                                                  std::array<bool, 3> wanted) {
-  const auto inner_rank = static_cast<int64_t>(normalized.size());
-  std::vector<int64_t> inner(static_cast<size_t>(inner_rank));
-  std::iota(inner.begin(), inner.end(), input.dim() - inner_rank);
-  std::vector<int64_t> outer(static_cast<size_t>(input.dim() - inner_rank));
-  std::iota(outer.begin(), outer.end(), int64_t{0});
-  const at::Tensor g = Wide(grad), scale = Wide(rstd);
-  const at::Tensor x = (Wide(input) - Wide(mean)) * scale;
-  const bool scaled = Has(weight);
-  const auto over_rows = [&](const at::Tensor& t, const at::Tensor& like) {
-    return (outer.empty() ? t : t.sum(outer)).to(like.scalar_type());
+  const at::ScalarType type = input.scalar_type(), wide = AccumulateType(type);
+  const at::Tensor grad_input = Empty(input.sizes(), type, input);
+  const at::Tensor of_weight = Empty(normalized, wide, input), of_bias = Empty(normalized, wide, input);
+  KernelCall call("LayerNormGrad", "npu.aten");
+  call.In(Dense(grad, type)).In(Dense(input)).In(Dense(mean, wide)).In(Dense(rstd, wide));
+  Has(weight) ? call.In(Dense(*weight, wide)) : call.Absent();
+  call.Set("axes", static_cast<int64_t>(normalized.size()));
+  call.Into({grad_input, of_weight.view({-1}), of_bias.view({-1})});
+  const auto given = [&](bool is_wanted, const at::Tensor& sums, const std::optional<at::Tensor>& like) {
+    return is_wanted && Has(like) ? sums.to(like->scalar_type()) : at::Tensor();
   };
-  at::Tensor grad_input, grad_weight, grad_bias;
-  if (wanted[0]) {
-    const at::Tensor h = scaled ? g * Wide(*weight) : g;
-    grad_input = (scale * (h - h.mean(inner, true) - x * (h * x).mean(inner, true))).to(input.scalar_type());
-  }
-  if (wanted[1] && scaled) grad_weight = over_rows(g * x, *weight);
-  if (wanted[2] && Has(bias)) grad_bias = over_rows(g, *bias);
-  return {grad_input, grad_weight, grad_bias};
+  return {wanted[0] ? grad_input : at::Tensor(), given(wanted[1], of_weight, weight), given(wanted[2], of_bias, bias)};
 }
 
 at::Tensor EmbeddingBackward(const at::Tensor& grad, const at::Tensor& indices, int64_t rows, int64_t padding,
