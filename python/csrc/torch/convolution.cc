@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/accumulate.h>
 #include <torch/library.h>
@@ -55,13 +56,15 @@ struct Convolution {
     return padded.as_strided(sizes, strides);
   }
 
-  // [N, groups, C / groups * kernel, output].
-  at::Tensor Columns(const at::Tensor& x) const {
+  at::Tensor WindowsOf(const at::Tensor& x) const {
     Sizes pads;
     for (size_t d = rank(); d-- > 0;) pads.insert(pads.end(), 2, padding[d]);
     const bool is_padded = Spatial(x) != PaddedInput();
-    const at::Tensor padded = is_padded ? at::constant_pad_nd(x, pads, 0).contiguous() : x.contiguous();
-    return Windows(padded).reshape(
+    return Windows(is_padded ? at::constant_pad_nd(x, pads, 0).contiguous() : x.contiguous());
+  }
+  // [N, groups, C / groups * kernel, output].
+  at::Tensor Columns(const at::Tensor& x) const {
+    return WindowsOf(x).reshape(
         {x.size(0), groups, x.size(1) / groups * multiply_integers(kernel), multiply_integers(output)});
   }
 
@@ -116,8 +119,15 @@ struct Convolution {
   at::Tensor WeightGradient(const at::Tensor& x, const at::Tensor& dy, at::IntArrayRef sizes) const {
     // The batch and the output's positions form one dimension: one matmul for each group.
     const at::Tensor rows = Rows(dy).permute({1, 2, 0, 3}).reshape({groups, dy.size(1) / groups, -1});
-    const at::Tensor columns = Columns(x).permute({1, 0, 3, 2}).reshape({groups, rows.size(2), -1});
-    return at::matmul(rows, columns).reshape(sizes);
+    const at::Tensor windows = WindowsOf(x);
+    Sizes batch_inside{1};
+    for (int64_t d = 2; d < windows.dim(); ++d) {
+      if (d == 3 + static_cast<int64_t>(rank())) batch_inside.push_back(0);
+      batch_inside.push_back(d);
+    }
+    // Copied along rows of the output, and transposed as the product reads it.
+    const at::Tensor columns = windows.permute(batch_inside).reshape({groups, -1, rows.size(2)}).transpose(1, 2);
+    return (groups == 1 ? at::mm(rows[0], columns[0]) : at::matmul(rows, columns)).reshape(sizes);
   }
 
  private:
