@@ -218,7 +218,7 @@ class Operators:
 
 def main() -> None:
     parser = harness.arguments_parser(__doc__, list(TOLERANCES), rounds=5)
-    arguments = harness.parse_arguments(parser, ["onnxruntime_npu", "torch"])
+    arguments = harness.parse_arguments(parser)
     for dtype in arguments.dtypes:
         specs = {
             "npu": harness.Spec(

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ep/kernels/elementwise/types.h"
 #include "ep/kernels/onnx_def.h"
@@ -235,6 +236,17 @@ void ForEachComputeBlock(const T* x, int64_t n, const F& f) {
   }
 }
 
+// Combines the elements of a row, a block at a time.
+template <class Op, class T>
+Accumulator<ComputeType<T>> ReduceRow(const T* x, int64_t n) {
+  using A = Accumulator<ComputeType<T>>;
+  A total = Op::template Start<A>();
+  ForEachComputeBlock(x, n, [&](int64_t, const auto* values, int64_t count) {
+    total = Op::Combine(total, static_cast<A>(ReduceRun<Op>(values, count)));
+  });
+  return total;
+}
+
 template <class Op, class T>
 void ReduceFoldedRows(const ReducePlan& plan, const T* x, T* y) {
   using A = Accumulator<ComputeType<T>>;
@@ -243,14 +255,27 @@ void ReduceFoldedRows(const ReducePlan& plan, const T* x, T* y) {
     for (int64_t i = begin; i < end; ++i) {
       const T* base = x + plan.kept.Offset(i);
       A total = Op::template Start<A>();
-      for (int64_t k = 0; k < plan.folded.total; ++k) {
-        ForEachComputeBlock(base + plan.folded.Offset(k), plan.row, [&](int64_t, const auto* values, int64_t count) {
-          total = Op::Combine(total, static_cast<A>(ReduceRun<Op>(values, count)));
-        });
-      }
+      for (int64_t k = 0; k < plan.folded.total; ++k)
+        total = Op::Combine(total, ReduceRow<Op>(base + plan.folded.Offset(k), plan.row));
       y[i] = Store<T>(Op::Finish(total, plan.inputs_per_output));
     }
   });
+}
+
+constexpr int64_t kPiece = 1 << 16;  // elements: the same pieces whatever the number of threads
+
+// One long row, whose pieces are combined in their order.
+template <class Op, class T>
+void ReduceToOne(const T* x, int64_t n, T* y) {
+  using A = Accumulator<ComputeType<T>>;
+  std::vector<A> totals(static_cast<size_t>((n + kPiece - 1) / kPiece));
+  ParallelFor(static_cast<int64_t>(totals.size()), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      totals[static_cast<size_t>(i)] = ReduceRow<Op>(x + i * kPiece, std::min(kPiece, n - i * kPiece));
+  });
+  A total = Op::template Start<A>();
+  for (const A& piece : totals) total = Op::Combine(total, piece);
+  *y = Store<T>(Op::Finish(total, n));
 }
 
 // The row is kept: its elements are reduced side by side, a block at a time.
@@ -309,6 +334,8 @@ class ReduceKernel : public Kernel {
         std::fill(py, py + plan.outputs, Store<T>(By::Finish(By::template Start<A>(), 0)));
       } else if (plan.row_kept) {
         ReduceKeptRows<By>(plan, px, py);
+      } else if (plan.outputs == 1 && plan.folded.total == 1 && plan.row > kPiece) {
+        ReduceToOne<By>(px, plan.row, py);
       } else {
         ReduceFoldedRows<By>(plan, px, py);
       }
