@@ -100,3 +100,22 @@ def test_renorm(dtype):
     for p in (1, 2, 3):
         check(lambda t, p=p: t.renorm(p, 1, 2.0), x)
     equal_on_cpu(lambda t: t.renorm(2, 0, 1e3), x.detach())  # nothing is scaled
+
+
+@pytest.mark.parametrize(
+    "dtype", [torch.float32, torch.bfloat16, torch.float64, torch.int64], ids=str
+)
+def test_one_number_of_more_elements_than_a_piece_has(dtype):
+    """Threads reduce pieces of 65,536 elements each, the last of which is shorter."""
+    x = torch.randn(200_003).mul(8).to(dtype)
+    on_npu = x.npu()
+    assert torch.equal(on_npu.max().cpu(), x.max()) and torch.equal(on_npu.amin().cpu(), x.amin())
+    # Elements are summed in float32 a few hundred at a time, and these sums in double.
+    exact = x.double().sum()
+    bound = 0.0
+    if dtype.is_floating_point:
+        bound = 1e-6 * x.double().abs().sum() + torch.finfo(dtype).eps * exact.abs()
+    assert (on_npu.sum().cpu().double() - exact).abs() <= bound
+    mask = torch.zeros(200_003, dtype=torch.bool)
+    mask[-1] = True
+    assert mask.npu().any() and not mask.npu().all() and mask[-1:].npu().all()
