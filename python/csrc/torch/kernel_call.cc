@@ -174,7 +174,12 @@ void KernelCall::Run(size_t outputs, int device, const EagerContext::AllocateOut
   EagerContext context(CurrentStream(device), std::move(inputs_), outputs, allocate);
   for (const auto& [output, input] : written_over_) context.WriteInPlace(output, input);
   const std::string& type = kernels_.def().type;
-  lasting ? context.Run(*kernel, type) : context.RunKept(kernel, type);
+  try {
+    lasting ? context.Run(*kernel, type) : context.RunKept(kernel, type);
+  } catch (const Error& error) {  // a workspace had no memory: scripts expect the same type as of tensors
+    TORCH_CHECK_WITH(OutOfMemoryError, error.code() != ErrorCode::kOutOfMemory, error.what());
+    throw;
+  }
 }
 
 // Whether output `output` must not be written to `out`, because `out` overlaps an input of this kernel.

@@ -7,6 +7,7 @@
 #include <ATen/native/Resize.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <initializer_list>
 #include <type_traits>
@@ -39,7 +40,11 @@ inline void CheckCast(at::ScalarType result, const at::Tensor& out) {
 inline void InferBroadcast(const at::Tensor& out, std::initializer_list<at::Tensor> inputs) {
   at::TensorIteratorConfig config;
   config.set_check_mem_overlap(true).check_all_same_dtype(false).allow_cpu_scalars(true).add_output(out);
-  for (const at::Tensor& input : inputs) config.add_owned_const_input(input);
+  // Scalars of the host decide neither shape nor strides, and the iterator takes only one of them.
+  const auto decides = [&](const at::Tensor& input) { return out.is_cpu() || !input.is_cpu() || input.dim() > 0; };
+  const bool any = std::any_of(inputs.begin(), inputs.end(), decides);
+  for (const at::Tensor& input : inputs)
+    if (!any || decides(input)) config.add_owned_const_input(input);
   config.build();
 }
 
