@@ -9,9 +9,7 @@
 namespace npu::detection {
 
 // Smaller keys for greater scores. No score but NaN has the greatest key.
-inline uint32_t DescendingKey(float score) {
-  return score == score ? static_cast<uint32_t>(int64_t{kNanKey} - OrderedKey(score)) : ~uint32_t{0};
-}
+inline uint32_t DescendingKey(float score) { return score == score ? ~UnsignedKey(score) : ~uint32_t{0}; }
 
 // Into `order`: the positions of the scores, `step` apart, that `counts` accepts, by descending score; equal ones in
 // their order, NaN last. Positions must fit int32.

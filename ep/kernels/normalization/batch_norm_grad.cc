@@ -25,7 +25,7 @@ struct GradTask {
   using C = ComputeType<T>;
   const T *dy, *x;
   const C *mean, *inverse, *weight;  // of each channel; no weight: 1
-  T* dx;                             // null: not wanted
+  T* dx;
   C *dweight, *dbias;
   int64_t images, channels, positions;
   bool training;  // whether the statistics depend on x
@@ -51,7 +51,6 @@ struct GradTask {
     const auto inverted = static_cast<double>(inverse[c]);
     dweight[c] = static_cast<C>(centred * inverted);
     dbias[c] = static_cast<C>(sum);
-    if (dx == nullptr) return;
     const double scale = inverted * (weight == nullptr ? 1.0 : static_cast<double>(weight[c]));
     const auto n = static_cast<double>(images * positions);
     Store(c, training ? Line{middle, scale, sum / n, centred / n * inverted * inverted} : Line{middle, scale, 0, 0});
@@ -106,17 +105,17 @@ class BatchNormGradKernel final : public Kernel {
                      "expected ", names[i], " ", NameOf(DTypeOf<C>::value), " ", of_channels, ", got ",
                      NameOf(given.dtype), " ", given.shape);
       }
-      const TensorView dx = ctx.OutputRequested(0) ? ctx.Output(0, x.dtype, x.shape) : TensorView{};
+      const TensorView dx = ctx.Output(0, x.dtype, x.shape);
       const TensorView dweight = ctx.Output(1, DTypeOf<C>::value, of_channels);
       const TensorView dbias = ctx.Output(2, DTypeOf<C>::value, of_channels);
-      NPU_OP_CHECK(kOp, dweight && dbias, "expected the gradients of weight and bias to be asked for");
+      NPU_OP_CHECK(kOp, dx && dweight && dbias, "expected all gradients to be asked for");
       const int64_t images = x.shape[0], positions = x.shape.Elements(2, x.shape.rank());
       const GradTask<T> task{dy.as<const T>(),
                              x.as<const T>(),
                              ctx.Input(2).as<const C>(),
                              ctx.Input(3).as<const C>(),
                              weight ? weight.as<const C>() : nullptr,
-                             dx ? dx.as<T>() : nullptr,
+                             dx.as<T>(),
                              dweight.as<C>(),
                              dbias.as<C>(),
                              images,
@@ -142,7 +141,7 @@ NPU_ONNX_KERNEL({
     .type = kOp,
     .inputs = {Input("grad", kAllFloats), Input("X", kAllFloats), Input("mean", kStatistics),
                Input("inverse_deviation", kStatistics), OptionalInput("weight", kStatistics)},
-    .outputs = {OptionalOutput("dX", kAllFloats), Output("dweight", kStatistics), Output("dbias", kStatistics)},
+    .outputs = {Output("dX", kAllFloats), Output("dweight", kStatistics), Output("dbias", kStatistics)},
     .attributes = {IntAttribute("training", 1)},
     .make = MakeKernel<BatchNormGradKernel>,
 });

@@ -1,41 +1,32 @@
 // torch's mode: the most frequent element of each line, the smallest one of several, and its last position. NaN is
 // equal to nothing, itself included, and greater than every number.
-#include <algorithm>
-#include <numeric>
 #include <vector>
 
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/reduce/axis.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/sorted_positions.h"
 
 namespace npu {
 namespace {
 
 constexpr const char* kOp = "mode";
 
-template <class C>
-bool Below(C a, C b) {
-  return a < b || (b != b && a == a);
-}
-
-// The position of the mode of `line`. `order` is scratch of the same size.
-template <class C>
-int64_t PlaceOfMode(const std::vector<C>& line, std::vector<int64_t>& order) {
-  std::iota(order.begin(), order.end(), int64_t{0});
-  std::sort(order.begin(), order.end(), [&](int64_t i, int64_t j) {
-    const C a = line[static_cast<size_t>(i)], b = line[static_cast<size_t>(j)];
-    return Below(a, b) || (!Below(b, a) && i < j);
-  });
-  size_t most = 0, run = 0;
-  int64_t place = 0;
-  for (size_t i = 0; i < order.size(); ++i) {
+// The position of the mode of `line`. `keys` has room for two keys of each element.
+template <class Key, class C>
+int64_t PlaceOfMode(const std::vector<C>& line, std::vector<Key>& keys) {
+  const auto n = static_cast<int64_t>(line.size());
+  for (int64_t i = 0; i < n; ++i) keys[static_cast<size_t>(i)] = {UnsignedKey(line[static_cast<size_t>(i)]), i};
+  SortKeys(keys.data(), n, keys.data() + n);
+  const auto at = [&](int64_t i) { return line[static_cast<size_t>(keys[static_cast<size_t>(i)].position())]; };
+  int64_t most = 0, run = 0, place = 0;
+  for (int64_t i = 0; i < n; ++i) {
     ++run;
-    if (i + 1 < order.size() && line[static_cast<size_t>(order[i])] == line[static_cast<size_t>(order[i + 1])])
-      continue;
+    if (i + 1 < n && at(i) == at(i + 1)) continue;
     if (run > most) {
       most = run;
-      place = order[i];
+      place = keys[static_cast<size_t>(i)].position();
     }
     run = 0;
   }
@@ -61,13 +52,15 @@ class ModeKernel : public Kernel {
                        at = indices.as<int64_t>()] {
         ParallelFor(view.outer * view.inner, RowGrain(16 * view.n), [&](int64_t begin, int64_t end) {
           std::vector<ComputeType<T>> line(static_cast<size_t>(view.n));
-          std::vector<int64_t> order(static_cast<size_t>(view.n));
-          for (int64_t k = begin; k < end; ++k) {
-            const T* first = from + k / view.inner * view.n * view.inner + k % view.inner;
-            for (int64_t i = 0; i < view.n; ++i) line[static_cast<size_t>(i)] = Upcast(first[i * view.inner]);
-            at[k] = PlaceOfMode(line, order);
-            to[k] = Rounded<T>(line[static_cast<size_t>(at[k])]);
-          }
+          WithKeyType<ComputeType<T>>(view.n, [&](auto key) {
+            std::vector<decltype(key)> keys(static_cast<size_t>(2 * view.n));
+            for (int64_t k = begin; k < end; ++k) {
+              const T* first = from + k / view.inner * view.n * view.inner + k % view.inner;
+              for (int64_t i = 0; i < view.n; ++i) line[static_cast<size_t>(i)] = Upcast(first[i * view.inner]);
+              at[k] = PlaceOfMode(line, keys);
+              to[k] = Rounded<T>(line[static_cast<size_t>(at[k])]);
+            }
+          });
         });
       });
     });

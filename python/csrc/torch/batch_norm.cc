@@ -1,6 +1,6 @@
-// Batch normalisation by ONNX's kernel, its parts and gradients composed of others; 16-bit floats are computed in float
-// and rounded once. torch's schemas do not mark the running statistics as written, so a fallback to the CPU would lose
-// them.
+// Batch normalisation and its gradient by a kernel each, the parts of one over several processes composed of others;
+// 16-bit floats are computed in float and rounded once. torch's schemas do not mark the running statistics as written,
+// so a fallback to the CPU would lose them.
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -36,6 +36,9 @@ struct Channels {
   at::Tensor Spread(const at::Tensor& per_channel) const { return Wide(per_channel).view(shape); }
 };
 
+// Planes of channels: a matrix has them as columns.
+at::Tensor Planes(const at::Tensor& t) { return t.dim() == 2 ? t.t().unsqueeze(0) : t; }
+
 // running = (1 - momentum) * running + momentum * value
 void Blend(const MaybeTensor& running, const at::Tensor& value, double momentum) {
   if (Has(running)) running->copy_(Wide(*running) * (1 - momentum) + value * momentum);
@@ -64,19 +67,17 @@ std::array<at::Tensor, 3> Normalized(const at::Tensor& input, const MaybeTensor&
     return Has(values) ? Dense(*values) : at::full_like(beside, otherwise);
   };
   const bool training = !mean;
-  // Planes of channels: a matrix has them as columns.
-  const auto planes = [](const at::Tensor& t) { return t.dim() == 2 ? t.t().unsqueeze(0) : t; };
   at::Tensor result = at::empty_like(input);
   KernelCall call("BatchNormalization");
-  call.In(Dense(planes(input))).In(given(weight, 1)).In(given(bias, 0)).In(given(mean, 0)).In(given(variance, 0));
+  call.In(Dense(Planes(input))).In(given(weight, 1)).In(given(bias, 0)).In(given(mean, 0)).In(given(variance, 0));
   call.Set("epsilon", epsilon);
   if (!training) {
-    call.Into(planes(result));
+    call.Into(Planes(result));
     return {result, *mean, *variance};
   }
   // Running statistics without momentum are those of the input.
   const at::Tensor own_mean = at::empty_like(beside), own_variance = at::empty_like(beside);
-  call.Set("training_mode", int64_t{1}).Set("momentum", 0.0).Into({planes(result), own_mean, own_variance});
+  call.Set("training_mode", int64_t{1}).Set("momentum", 0.0).Into({Planes(result), own_mean, own_variance});
   return {result, own_mean, own_variance};
 }
 
@@ -192,15 +193,14 @@ Three BatchNormBackward(const at::Tensor& grad, const at::Tensor& input, const M
               "batch_norm expected the statistics of its forward pass, got None");
   const at::Tensor mean = training ? *saved_mean : *running_mean;
   const at::Tensor inverse = training ? *saved_inverse_deviation : (Wide(*running_var) + epsilon).rsqrt();
-  const auto planes = [](const at::Tensor& t) { return t.dim() == 2 ? t.t().unsqueeze(0) : t; };
   const at::ScalarType wide = AccumulateType(input.scalar_type());
   at::Tensor grad_input = at::empty_like(input), of_weight = at::empty({input.size(1)}, input.options().dtype(wide));
   at::Tensor of_bias = at::empty_like(of_weight);
   KernelCall call("BatchNormGrad", "npu.aten");
-  call.In(Dense(planes(grad), input.scalar_type())).In(Dense(planes(input)));
+  call.In(Dense(Planes(grad), input.scalar_type())).In(Dense(Planes(input)));
   call.In(Dense(mean, wide)).In(Dense(inverse, wide));
   Has(weight) ? call.In(Dense(*weight, wide)) : call.Absent();
-  call.Set("training", int64_t{training}).Into({planes(grad_input), of_weight, of_bias});
+  call.Set("training", int64_t{training}).Into({Planes(grad_input), of_weight, of_bias});
   const at::ScalarType type = Has(weight) ? weight->scalar_type() : wide;
   return {wanted[0] ? grad_input : at::Tensor(), wanted[1] ? of_weight.to(type) : at::Tensor(),
           wanted[2] ? of_bias.to(type) : at::Tensor()};

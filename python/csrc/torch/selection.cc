@@ -89,11 +89,9 @@ at::Tensor& Clamp(at::ScalarType dtype, const at::Tensor& self, const std::optio
   return out;
 }
 
-at::Tensor& ClampOut(const at::Tensor& self, const std::optional<c10::Scalar>& low,
-                     const std::optional<c10::Scalar>& high, at::Tensor& out) {
-  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp>(
-      out, self, low ? at::OptionalScalarRef(*low) : at::OptionalScalarRef(),
-      high ? at::OptionalScalarRef(*high) : at::OptionalScalarRef());
+template <class Op, class... Args>
+at::Tensor& ClampToScalars(at::ScalarType dtype, const at::Tensor& self, const std::optional<c10::Scalar>& low,
+                           const std::optional<c10::Scalar>& high, at::Tensor& out, const Args&... args) {
   const auto tensor = [&](const std::optional<c10::Scalar>& bound) {
     return bound ? std::optional(ScalarTensor(*bound, dtype, self)) : std::nullopt;
   };
@@ -101,14 +99,21 @@ at::Tensor& ClampOut(const at::Tensor& self, const std::optional<c10::Scalar>& l
   const auto is_nan = [](const std::optional<c10::Scalar>& bound) {
     return bound && bound->isFloatingPoint() && std::isnan(bound->toDouble());
   };
-  if (out.numel() > 0 && !is_nan(low) && !is_nan(high) && KernelCall("Clip").Takes(0, dtype)) {
-    KernelCall call("Clip");
-    call.In(Dense(self, dtype));
-    for (const std::optional<c10::Scalar>& bound : {low, high}) bound ? call.In(*tensor(bound)) : call.Absent();
-    call.Into(out);
-    return out;
-  }
-  return Clamp<at::_ops::clamp_out>(dtype, self, tensor(low), tensor(high), out, low, high);
+  KernelCall call("Clip");
+  if (out.numel() == 0 || is_nan(low) || is_nan(high) || !call.Takes(0, dtype))
+    return Clamp<Op>(dtype, self, tensor(low), tensor(high), out, args...);
+  call.In(Dense(self, dtype));
+  for (const std::optional<c10::Scalar>& bound : {low, high}) bound ? call.In(*tensor(bound)) : call.Absent();
+  call.Into(out);
+  return out;
+}
+
+at::Tensor& ClampOut(const at::Tensor& self, const std::optional<c10::Scalar>& low,
+                     const std::optional<c10::Scalar>& high, at::Tensor& out) {
+  const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp>(
+      out, self, low ? at::OptionalScalarRef(*low) : at::OptionalScalarRef(),
+      high ? at::OptionalScalarRef(*high) : at::OptionalScalarRef());
+  return ClampToScalars<at::_ops::clamp_out>(dtype, self, low, high, out, low, high);
 }
 at::Tensor& ClampTensorOut(const at::Tensor& self, const std::optional<at::Tensor>& low,
                            const std::optional<at::Tensor>& high, at::Tensor& out) {
@@ -119,11 +124,11 @@ at::Tensor& ClampTensorOut(const at::Tensor& self, const std::optional<at::Tenso
 }
 at::Tensor& ClampMinOut(const at::Tensor& self, const c10::Scalar& low, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_min>(out, self, low);
-  return Clamp<at::_ops::clamp_min_out>(dtype, self, ScalarTensor(low, dtype, self), std::nullopt, out, low);
+  return ClampToScalars<at::_ops::clamp_min_out>(dtype, self, low, std::nullopt, out, low);
 }
 at::Tensor& ClampMaxOut(const at::Tensor& self, const c10::Scalar& high, at::Tensor& out) {
   const at::ScalarType dtype = InferElementwise<at::meta::structured_clamp_max>(out, self, high);
-  return Clamp<at::_ops::clamp_max_out>(dtype, self, std::nullopt, ScalarTensor(high, dtype, self), out, high);
+  return ClampToScalars<at::_ops::clamp_max_out>(dtype, self, std::nullopt, high, out, high);
 }
 
 at::Tensor& ClampMinTensorOut(const at::Tensor& self, const at::Tensor& low, at::Tensor& out) {
