@@ -1,4 +1,4 @@
-// Sums over rows of floats with enough partial sums to hide the latency of additions.
+// Sums over rows of floats and doubles with enough partial sums to hide the latency of additions.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +22,14 @@ float SumOf(const float* v, int64_t n, F term) {
   for (; i + kLanes <= n; i += kLanes) a += term(Load(v + i));
   float sum = simd::SumOfLanes((a + b) + (c + d));
   for (; i < n; ++i) sum += term(v[i]);
+  return sum;
+}
+
+template <class F>
+double SumOf(const double* v, int64_t n, F term) {
+  double sum = 0.0;
+#pragma omp simd reduction(+ : sum)
+  for (int64_t i = 0; i < n; ++i) sum += term(v[i]);
   return sum;
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "ep/kernels/elementwise/types.h"
+#include "ep/kernels/row_block.h"
 
 namespace npu {
 
@@ -26,6 +27,18 @@ void RoundRow(const ComputeType<T>* from, T* to, int64_t count) {
   } else {
     std::copy_n(from, count, to);
   }
+}
+
+// Calls f(a block of `a`, one of `b`, where they begin, their length) for the blocks of two rows, in the type of the
+// computation; f may change them.
+template <class T, class F>
+void ForEachUpcastPair(const T* a, const T* b, int64_t n, const F& f) {
+  alignas(64) ComputeType<T> first[kRowBlock], second[kRowBlock];
+  ForEachBlock(n, [&](int64_t begin, int64_t count) {
+    UpcastRow(a + begin, first, count);
+    UpcastRow(b + begin, second, count);
+    f(first, second, begin, count);
+  });
 }
 
 }  // namespace npu

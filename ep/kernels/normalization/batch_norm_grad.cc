@@ -1,14 +1,11 @@
 // The gradient of torch's batch normalisation, from the statistics that it was computed with: of the input, and of the
-// weight and the bias of each channel. Sums are in the type of the computation, float for 16-bit floats, over a few
-// elements and in double across them.
-#include <algorithm>
-#include <vector>
-
+// weight and the bias of each channel. Sums are in the type of the computation, float for 16-bit floats, in a block
+// and in double across blocks.
 #include "ep/kernels/elementwise/upcast.h"
 #include "ep/kernels/elementwise/upcast_row.h"
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/op_check.h"
-#include "ep/kernels/row_block.h"
+#include "ep/kernels/row_sum.h"
 
 namespace npu {
 namespace {
@@ -33,20 +30,11 @@ struct GradTask {
   void Channel(int64_t c) const {
     double sum = 0.0, centred = 0.0;
     const C middle = mean[c];
-    ForEachPair(c, [&](const C* grads, const C* values, int64_t, int64_t count) {
-      C sums[kSums] = {}, centred_sums[kSums] = {};  // enough to hide the latency of additions
-      const auto add = [&](int64_t i, int64_t j) {
-        sums[j] += grads[i];
-        centred_sums[j] += grads[i] * (values[i] - middle);
-      };
-      int64_t i = 0;
-      for (; i + kSums <= count; i += kSums)
-        for (int64_t j = 0; j < kSums; ++j) add(i + j, j);
-      for (int64_t j = 0; i < count; ++i, ++j) add(i, j);
-      for (int64_t j = 0; j < kSums; ++j) {
-        sum += static_cast<double>(sums[j]);
-        centred += static_cast<double>(centred_sums[j]);
-      }
+    ForEachPair(c, [&](const C* grads, C* values, int64_t, int64_t count) {
+      sum += static_cast<double>(SumOf(grads, count, [](auto v) { return v; }));
+#pragma omp simd
+      for (int64_t i = 0; i < count; ++i) values[i] = grads[i] * (values[i] - middle);
+      centred += static_cast<double>(SumOf(values, count, [](auto v) { return v; }));
     });
     const auto inverted = static_cast<double>(inverse[c]);
     dweight[c] = static_cast<C>(centred * inverted);
@@ -57,17 +45,12 @@ struct GradTask {
   }
 
  private:
-  static constexpr int64_t kSums = 32;
-
   // Calls f(a block of dy and of x, where it begins in both, its length).
   template <class F>
   void ForEachPair(int64_t channel, const F& f) const {
-    alignas(64) C grads[kRowBlock], values[kRowBlock];
     for (int64_t image = 0; image < images; ++image) {
       const int64_t plane = (image * channels + channel) * positions;
-      ForEachBlock(positions, [&](int64_t begin, int64_t count) {
-        UpcastRow(dy + plane + begin, grads, count);
-        UpcastRow(x + plane + begin, values, count);
+      ForEachUpcastPair(dy + plane, x + plane, positions, [&](C* grads, C* values, int64_t begin, int64_t count) {
         f(grads, values, plane + begin, count);
       });
     }

@@ -12,6 +12,7 @@
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/row_block.h"
+#include "ep/kernels/row_sum.h"
 
 namespace npu {
 namespace {
@@ -65,8 +66,7 @@ struct ScaleChannels {
   }
 };
 
-// Mean and variance of a channel of [N, C, positions], summed in C over a few elements and in double across them.
-constexpr int64_t kSums = 64;
+// Mean and variance of a channel of [N, C, positions], summed in double across blocks.
 struct ChannelMoments {
   double mean, variance;
 };
@@ -74,26 +74,22 @@ struct ChannelMoments {
 template <class T>
 ChannelMoments MomentsOf(const T* x, int64_t planes, int64_t channels, int64_t positions, int64_t channel) {
   using C = ComputeType<T>;
-  const auto sum_of = [&](C centre, auto term) {
+  const auto sum_of = [&](auto term) {
     double total = 0;
     for (int64_t plane = channel; plane < planes; plane += channels) {
       const T* from = x + plane * positions;
       ForEachBlock(positions, [&](int64_t begin, int64_t count) {
         alignas(64) C values[kRowBlock];
         UpcastRow(from + begin, values, count);
-        C sums[kSums] = {};  // enough to hide the latency of additions
-        int64_t i = 0;
-        for (; i + kSums <= count; i += kSums)
-          for (int64_t j = 0; j < kSums; ++j) sums[j] += term(values[i + j] - centre);
-        for (int64_t j = 0; i < count; ++i, ++j) sums[j] += term(values[i] - centre);
-        for (const C sum : sums) total += static_cast<double>(sum);
+        total += static_cast<double>(SumOf(values, count, term));
       });
     }
     return total;
   };
   const auto n = static_cast<double>(planes / channels * positions);
-  const double mean = sum_of(C{0}, [](C v) { return v; }) / n;
-  return {mean, sum_of(static_cast<C>(mean), [](C v) { return v * v; }) / n};
+  const double mean = sum_of([](auto v) { return v; }) / n;
+  const C centre = static_cast<C>(mean);
+  return {mean, sum_of([centre](auto v) { return (v - centre) * (v - centre); }) / n};
 }
 
 // Statistics of a batch, and the running ones that follow from them.

@@ -3,7 +3,6 @@
 // to X.
 #include <algorithm>
 #include <cmath>
-#include <type_traits>
 
 #include "ep/kernels/elementwise/broadcast.h"
 #include "ep/kernels/elementwise/types.h"
@@ -39,15 +38,7 @@ double CentredSum(const T* x, ComputeType<T> shift, int64_t n) {
   ForEachBlock(n, [&](int64_t begin, int64_t count) {
     ComputeType<T> buffer[kRowBlock];
     const ComputeType<T>* values = LoadRow(x + begin, 1, buffer, count);
-    if constexpr (std::is_same_v<ComputeType<T>, float>) {
-      total += SumOf(values, count, [shift](auto v) { return squares ? (v - shift) * (v - shift) : v - shift; });
-    } else {
-      double sum = 0.0;
-#pragma omp simd reduction(+ : sum)
-      for (int64_t i = 0; i < count; ++i)
-        sum += squares ? (values[i] - shift) * (values[i] - shift) : values[i] - shift;
-      total += sum;
-    }
+    total += SumOf(values, count, [shift](auto v) { return squares ? (v - shift) * (v - shift) : v - shift; });
   });
   return total;
 }

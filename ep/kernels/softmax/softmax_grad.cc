@@ -7,7 +7,6 @@
 #include "ep/kernels/onnx_def.h"
 #include "ep/kernels/op_check.h"
 #include "ep/kernels/reduce/axis.h"
-#include "ep/kernels/row_block.h"
 
 namespace npu {
 namespace {
@@ -52,30 +51,19 @@ class SoftmaxGradKernel final : public Kernel {
     return log ? g - real::Exp(y) * sum : y * (g - sum);
   }
 
-  // Calls f(a block of g and of y, where it begins, its length).
-  template <class T, class F>
-  static void ForEachPair(const T* g, const T* y, int64_t n, const F& f) {
-    ComputeType<T> grads[kRowBlock], results[kRowBlock];
-    ForEachBlock(n, [&](int64_t begin, int64_t count) {
-      UpcastRow(g + begin, grads, count);
-      UpcastRow(y + begin, results, count);
-      f(grads, results, begin, count);
-    });
-  }
-
   // dx may be g or y.
   template <class T>
   static void Row(const T* g, const T* y, T* dx, int64_t n) {
     using C = ComputeType<T>;
     double total = 0.0;
-    ForEachPair(g, y, n, [&](const C* grads, const C* results, int64_t, int64_t count) {
+    ForEachUpcastPair(g, y, n, [&](const C* grads, const C* results, int64_t, int64_t count) {
       C sum = 0;
 #pragma omp simd reduction(+ : sum)
       for (int64_t i = 0; i < count; ++i) sum += Summand(grads[i], results[i]);
       total += static_cast<double>(sum);
     });
     const C sum = static_cast<C>(total);
-    ForEachPair(g, y, n, [&](C* grads, const C* results, int64_t begin, int64_t count) {
+    ForEachUpcastPair(g, y, n, [&](C* grads, const C* results, int64_t begin, int64_t count) {
 #pragma omp simd
       for (int64_t i = 0; i < count; ++i) grads[i] = Gradient(grads[i], results[i], sum);
       RoundRow(grads, dx + begin, count);
@@ -95,13 +83,13 @@ class SoftmaxGradKernel final : public Kernel {
             double totals[kRowBlock] = {};
             for (int64_t k = 0; k < view.n; ++k) {
               const int64_t at = offset + k * view.inner;
-              ForEachPair(g + at, y + at, columns, [&](const C* grads, const C* results, int64_t, int64_t count) {
+              ForEachUpcastPair(g + at, y + at, columns, [&](const C* grads, const C* results, int64_t, int64_t count) {
                 for (int64_t i = 0; i < count; ++i) totals[i] += static_cast<double>(Summand(grads[i], results[i]));
               });
             }
             for (int64_t k = 0; k < view.n; ++k) {
               const int64_t at = offset + k * view.inner;
-              ForEachPair(g + at, y + at, columns, [&](C* grads, const C* results, int64_t, int64_t count) {
+              ForEachUpcastPair(g + at, y + at, columns, [&](C* grads, const C* results, int64_t, int64_t count) {
 #pragma omp simd
                 for (int64_t i = 0; i < count; ++i)
                   grads[i] = Gradient(grads[i], results[i], static_cast<C>(totals[i]));

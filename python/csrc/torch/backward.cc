@@ -59,8 +59,8 @@ at::Tensor& GeluBackward(const at::Tensor& grad, const at::Tensor& self, c10::st
 at::Tensor& SoftmaxGradient(const char* type, const at::Tensor& grad, const at::Tensor& result, int64_t dim,
                             at::Tensor& out) {
   if (out.numel() == 0) return out;
-  const at::Tensor g = Dense(grad.dim() == 0 ? grad.unsqueeze(0) : grad);
-  const at::Tensor y = Dense(result.dim() == 0 ? result.unsqueeze(0) : result, g.scalar_type());
+  const at::Tensor g = Dense(AtLeastOneDimension(grad));
+  const at::Tensor y = Dense(AtLeastOneDimension(result), g.scalar_type());
   KernelCall(type, "npu.aten").In(g).In(y).Set("axis", at::maybe_wrap_dim(dim, g.dim())).Into(out);
   return out;
 }

@@ -16,5 +16,6 @@ inline at::ScalarType ComputeType(at::ScalarType common, const at::Tensor& a, co
   return IsHostScalar(a) || IsHostScalar(b) ? AccumulateType(common) : common;
 }
 inline at::Tensor Wide(const at::Tensor& t) { return t.to(AccumulateType(t.scalar_type())); }
+inline at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
 
 }  // namespace npu::aten

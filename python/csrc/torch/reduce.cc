@@ -342,8 +342,6 @@ std::tuple<at::Tensor&, at::Tensor&> AminmaxOut(const at::Tensor& self, std::opt
   return {least, greatest};
 }
 
-at::Tensor AtLeastOneDimension(const at::Tensor& t) { return t.dim() == 0 ? t.unsqueeze(0) : t; }
-
 template <class Op>
 at::Tensor& SoftmaxInto(const char* type, const at::Tensor& self, int64_t dim, bool half_to_float, at::Tensor& out) {
   if (out.numel() == 0) return out;
