@@ -193,10 +193,14 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
         assert emitted == list(fused)
     source = source_of(model)
     expected = expected_logits(model, source)
+    equals_transformers(directory, source, expected, generated(model, source))
+
+
+def equals_transformers(directory, source, expected, tokens):
+    """Compare logits and generated tokens of an export, on the NPU and by bodies on the CPU."""
     # Float32 sums in another order; see exporter/proof.py.
     tolerance = 1e-4 * np.abs(expected).max()
     assert np.abs(expected[0] - expected[1]).max() > 100 * tolerance  # the source matters
-    tokens = generated(model, source)
     for provider in PROVIDERS:
         actual = forced_logits(directory, provider, source)
         np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)

@@ -21,7 +21,7 @@ from .test_seq2seq import (
     PROVIDERS,
     SIZES,
     T5,
-    arrays,
+    equals_transformers,
     forced_logits,
     source_of,
 )
@@ -141,15 +141,7 @@ def test_logits_and_generated_tokens_equal_those_of_transformers(exported, kind)
     assert emitted == list(MODELS[kind][1:])
     source = inputs_of(model)
     expected = expected_logits(model, source)
-    # Float32 sums in another order; see exporter/proof.py.
-    tolerance = 1e-4 * np.abs(expected).max()
-    assert np.abs(expected[0] - expected[1]).max() > 100 * tolerance  # the source matters
-    tokens = generated(model, source)
-    for provider in PROVIDERS:
-        actual = forced_logits(directory, provider, source)
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=tolerance)
-        lm = Seq2SeqLM(directory, providers=[provider])
-        assert lm.generate_from(arrays(source), max_new_tokens=9).tokens == tokens
+    equals_transformers(directory, source, expected, generated(model, source))
 
 
 def test_tokens_with_a_mask_of_two_are_global_in_longformers_attention(exported):

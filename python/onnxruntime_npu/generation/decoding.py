@@ -7,7 +7,6 @@ cache every step uses the same addresses, so the NPU captures it once and replay
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -25,6 +24,7 @@ from ..session.ortvalue import (
 from ..session.provider_library import get_ep_name
 from .adapters import NONE, Adapter
 from .growing_cache import PAST, PRESENT, GrowingCache, is_state
+from .kept_buffers import KeptBuffers
 from .paged_cache import PagedCache
 from .prompt_lookup import ScoringStepper
 from .row_choice import ELEMENT_TYPES, RowChoice
@@ -88,9 +88,7 @@ class StepModel:
         self._caches = [name for name in self.past if not (paged and is_state(name))]
         types = [self.inputs[name].type for name in self._caches]
         self.choice = RowChoice(types, (self.device, self.device_id), providers)
-        self._lock = threading.Lock()
-        self._steps: _StaticSteps | None = None
-        self._graphs_so_far = 0
+        self.kept: KeptBuffers[_StaticSteps] = KeptBuffers()
 
     def stepper(self, rows: list[list[int]], length: int, adapter: Adapter = NONE) -> CausalStepper:
         """Return the state of a batch whose rows grow to at most ``length`` tokens."""
@@ -154,21 +152,12 @@ class StepModel:
         return [make(shape, each, "cpu", 0) for shape, each in zip(shapes, types, strict=True)]
 
     def take_steps(self, batch: int, length: int, adapter: Adapter) -> _StaticSteps:
-        """Return buffers, preferably the last released ones: a graph depends on addresses."""
+        """Return buffers for a batch whose rows grow to at most ``length`` tokens."""
         capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
-        with self._lock:
-            kept, self._steps = self._steps, None
-            same = kept is not None and kept.adapter is adapter
-            if kept is not None and same and kept.shape == (batch, capacity):
-                return kept
-            self._graphs_so_far += 1
-            number = self._graphs_so_far
-        return _StaticSteps(self, batch, capacity, number, adapter)
-
-    def give_back(self, steps: _StaticSteps) -> None:
-        """Store them for the next batch."""
-        with self._lock:
-            self._steps = steps
+        return self.kept.take(
+            lambda kept: kept.adapter is adapter and kept.shape == (batch, capacity),
+            lambda number: _StaticSteps(self, batch, capacity, number, adapter),
+        )
 
 
 def device_of(providers: Sequence[Any]) -> tuple[str, int]:
@@ -408,7 +397,7 @@ class _StaticStepper:
         return self._step(tokens[:, None], np.ones(len(tokens), np.int64))
 
     def close(self) -> None:
-        self._model.give_back(self._steps)
+        self._model.kept.give_back(self._steps)
 
     def _step(self, ids: np.ndarray, lengths: np.ndarray) -> ort.OrtValue:
         self._total_lengths = self._total_lengths + lengths

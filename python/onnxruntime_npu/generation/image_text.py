@@ -6,7 +6,6 @@ Keys and values stay on the device between steps.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from typing import Any
@@ -23,6 +22,7 @@ from .image_prompt import opened, prepared, processor_of
 from .images import images_of
 from .images.features import Prompt
 from .images.states import Seen, States
+from .kept_buffers import KeptBuffers
 from .loop import Generation, checked_count, checked_room, chooser, run
 from .static_rows import EMBEDS, LENGTHS, POSITIONS, StaticRows, capacity_of
 from .text_stream import TextStream
@@ -52,9 +52,7 @@ class ImageTextLM(Exported):
         self.text, self.graphs = opened
         if self.graphs and not static:
             refuse_graphs_of_growing_caches()
-        self._lock = threading.Lock()
-        self._rows: StaticRows | None = None  # those of the last batch
-        self._rows_so_far = 0
+        self.kept: KeptBuffers[StaticRows] = KeptBuffers()
         # Without it, features of images are given.
         own = (self.directory / VISION).is_file()
         metadata = self.embedding.get_modelmeta().custom_metadata_map
@@ -205,23 +203,16 @@ class ImageTextLM(Exported):
             return run(state, choose, rows, budget, self.stop_tokens, on_tokens)
 
     def take_rows(self, batch: int, length: int) -> StaticRows:
-        """Return buffers, preferably the last released ones: a graph depends on addresses."""
+        """Return buffers for a batch whose rows grow to at most ``length`` tokens."""
         shape = batch, capacity_of(length)
-        with self._lock:
-            kept, self._rows = self._rows, None
-            if kept is None or kept.shape != shape:
-                self._rows_so_far += 1
-            graph = self._rows_so_far if self.graphs else None
-        rows = kept
-        if rows is None or rows.shape != shape:
-            rows = StaticRows(self.text, self.device, *shape, graph)
+        rows = self.kept.take(
+            lambda kept: kept.shape == shape,
+            lambda number: StaticRows(
+                self.text, self.device, *shape, number if self.graphs else None
+            ),
+        )
         rows.restart()
         return rows
-
-    def give_back(self, rows: StaticRows) -> None:
-        """Store them for the next batch."""
-        with self._lock:
-            self._rows = rows
 
     def _given(self, images: Mapping[str, np.ndarray | None]) -> dict[str, np.ndarray]:
         """Return the arguments that there are; ArgumentError for those of another kind."""
@@ -344,7 +335,7 @@ class _StaticStepper(_Stepper):
         return self._model.take_rows(len(self._ids), length)
 
     def close(self) -> None:
-        self._model.give_back(self._cache)
+        self._model.kept.give_back(self._cache)
 
     def prefill(self) -> ort.OrtValue:
         return self._step_of(self._ids, self._features, self._mask.sum(axis=1))

@@ -10,10 +10,9 @@ import onnxruntime as ort
 from ..session.ortvalue import ortvalues_in_one_block
 from .growing_cache import PAST, PRESENT
 from .row_choice import ELEMENT_TYPES, RowChoice
+from .static_rows import capacity_of
 
 POSITION = "cache_position"  # the input that says where a step writes
-# Capacities are multiples of this, so that calls of similar length need memory of the same sizes.
-_CAPACITY_STEP = 64
 
 
 class PreallocatedCache:
@@ -42,7 +41,7 @@ class PreallocatedCache:
         self._tokens = 0
         past = [v for v in session.get_inputs() if v.name.startswith(PAST) and part in v.name]
         self._past = [value.name for value in past]
-        capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
+        capacity = capacity_of(length)
         shapes = [[batch, v.shape[1], capacity, *v.shape[3:]] for v in past]
         types = [ELEMENT_TYPES[v.type] for v in past]
         if device[0] == "npu":

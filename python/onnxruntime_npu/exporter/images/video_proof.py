@@ -92,9 +92,9 @@ def _prove(model: Any, images: PatchPart, embedding: EmbeddingPart, videos: Vide
     row, parts, shown = [text], [], iter(frames)
     for number, grid in enumerate(grids := videos.grids(merge)):
         if number == len(grids) - 1:
-            row += [*[image_token] * _count(Grid(1, *_IMAGE), 1), text]
+            row += [*[image_token] * Grid(1, *_IMAGE).tokens(1), text]
             parts.append(images(*image))
-        row += [*[videos.token] * _count(grid, merge), text]
+        row += [*[videos.token] * grid.tokens(merge), text]
         parts += [images(*next(shown)) for _ in range(grid.times)]
     ids = torch.tensor([row])
     kinds = torch.where(ids == videos.token, VIDEO, torch.where(ids == image_token, IMAGE, 0))
@@ -140,8 +140,3 @@ def _prove_positions(
         raise NotProven("expected times of a video to have positions by their number or seconds")
     if not (deltas.flatten() + ids.shape[1]).equal(torch.from_numpy(following)):
         raise NotProven("expected text to follow the highest position of a video")
-
-
-def _count(grid: Grid, merge: int) -> int:
-    """Return the number of tokens."""
-    return grid.times * (grid.rows // merge) * (grid.columns // merge)

@@ -26,6 +26,10 @@ class Grid(NamedTuple):
     columns: int
     interval: float = 1.0  # of positions in time
 
+    def tokens(self, merge: int) -> int:
+        """Return the number of its tokens, each of ``merge`` patches to each side."""
+        return self.times * (self.rows // merge) * (self.columns // merge)
+
 
 def grids_of(grids: np.ndarray) -> list[Grid]:
     """Return the grids of images [images, 3]: 1, rows and columns."""
@@ -112,7 +116,7 @@ def _of_grid(grids: Iterator[Grid], kind: int, tokens: int, merge: int) -> tuple
     Also how far behind its first one the next token is.
     """
     grid = next(grids, None)
-    count = 0 if grid is None else grid.times * (grid.rows // merge) * (grid.columns // merge)
+    count = 0 if grid is None else grid.tokens(merge)
     if grid is None or count != tokens:
         name = "image" if kind == IMAGE else "video"
         expected = "no more" if grid is None else f"{count}, those of one {name},"
