@@ -59,12 +59,12 @@ def test_steps_of_batches_of_the_same_size_are_replayed(tmp_path):
     lm.stop_tokens = frozenset()
     ids, given = arrays(test_image_text.inputs_of(model, lm.tokens_per_image))
     first = lm.generate_from(ids, **given, max_new_tokens=9).tokens
-    rows = lm._rows
+    rows = lm.kept.last
     assert lm.generate_from(ids, **given, max_new_tokens=9).tokens == first
-    assert lm._rows is rows
+    assert lm.kept.last is rows
     alone = lm.generate_from(ids[-1:, -3:], max_new_tokens=9).tokens
     assert alone == ImageTextLM(tmp_path).generate_from(ids[-1:, -3:], max_new_tokens=9).tokens
-    assert lm._rows is not rows
+    assert lm.kept.last is not rows
     assert lm.generate_from(ids, **given, max_new_tokens=9).tokens == first
 
 
