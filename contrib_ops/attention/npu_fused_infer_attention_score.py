@@ -105,8 +105,8 @@ def reference(
     whatever input_layout is.
     query_rope, key_rope: as query and key, with their own head size, of any float type if query is
     int8; Q K^T covers both.
-    pse_shift: [B or 1, N, >= Sq, >= Skv] of the dtype that the result has before it is quantised,
-    added after scaling.
+    pse_shift: [B or 1, N, 1 or >= Sq, >= Skv] of the dtype that the result has before it is
+    quantised, added after scaling; one row is added to the scores of all queries.
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]; a single query row also takes [B, Skv]. Modes 2, 3
     and 4: [2048, 2048] behind up to two axes of size 1. In T layouts B counts the sequences, and Sq
@@ -217,6 +217,7 @@ def samples(make):
         pse_shift=make(1, 6, 20, 133), id="mask_and_bias",
     )  # fmt: skip
     yield Sample(*qkv, **bnsd, pse_shift=make(2, 6, 32, 144), id="larger_bias")
+    yield Sample(*qkv, **bnsd, **causal, pse_shift=make(2, 6, 1, 133), id="bias_of_keys")
     yield Sample(
         *qkv, **bnsd, sparse_mode=1, atten_mask=torch.ones(2, 1, 20, 133, dtype=torch.bool),
         softmax_lse_flag=True, id="all_masked",
@@ -306,6 +307,9 @@ def samples(make):
                  actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
                  atten_mask=make.bools(2, 6, 64).to(torch.int8), pse_shift=make(2, 6, 6, 64),
                  id="tnd_paged_mask_and_bias")  # fmt: skip
+    yield Sample(make(7, 6, 16), *pages, **tnd, **causal, block_table=table, block_size=16,
+                 actual_seq_lengths=[6, 7], actual_seq_lengths_kv=[45, 17],
+                 pse_shift=make(2, 6, 1, 64), id="tnd_paged_bias_of_keys")  # fmt: skip
 
     # Nothing.
     yield Sample(make(2, 0, 8), make(2, 3, 8), make(2, 3, 8), id="no_queries")

@@ -69,7 +69,8 @@ def reference(
     atten_mask: bool, int8 or uint8, nonzero = masked. Sparse modes 0 and 1: [Sq, Skv],
     [B or 1, Sq, Skv] or [B or 1, 1, Sq, Skv]. Modes 2, 3 and 4: [2048, 2048] behind up to two axes
     of size 1.
-    pse_shift: [B or 1, N, >= Sq, >= Skv] of query's dtype (float16 with int8), added after scaling.
+    pse_shift: [B or 1, N, 1 or >= Sq, >= Skv] of query's dtype (float16 with int8), added after
+    scaling; one row is added to the scores of all queries.
     actual_seq_lengths, actual_seq_lengths_kv: one length, or one per batch entry; in TND the ends
     of the sequences.
     deq_scale1, quant_scale1, deq_scale2: one element each, for query, key and value int8.

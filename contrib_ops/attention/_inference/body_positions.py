@@ -72,7 +72,9 @@ class PackedPositions(Positions):
         spare = b.Expand(b.const(0.0, "float32"), o.join(o.of(planes, 0, 1), 1))
         flat = b.Concat(flat, spare, axis=1)
         plane = b.Unsqueeze(b.Min(self._sequence, b.Sub(count, 1)), [1])
-        place = b.Add(b.Mul(plane, size), b.Add(b.Mul(self.i, width), self.j))
+        last = b.Max(b.Sub(o.of(planes, 2, 3), 1), b.const([0], "int64"))
+        row = b.Min(self.i, last)  # of one row: the same for all
+        place = b.Add(b.Mul(plane, size), b.Add(b.Mul(row, width), self.j))
         return b.Gather(flat, b.Min(place, b.Mul(count, size)), axis=1)
 
 

@@ -307,7 +307,8 @@ class Call(Arguments):
         # A row of no sequence and a key of another are masked, whatever is read for them.
         spare = torch.nn.functional.pad(planes.flatten(-2), (0, 1)).transpose(0, -2).flatten(-2)
         plane = self.sequence.clamp(max=count - 1)[:, None]
-        place = plane * (rows * keys + 1) + self.i * keys + self.j
+        row = self.i.clamp(max=max(rows - 1, 0))  # of one row: the same for all
+        place = plane * (rows * keys + 1) + row * keys + self.j
         place = place.clamp(max=count * (rows * keys + 1) - 1)
         return spare.index_select(-1, place.flatten()).unflatten(-1, place.shape)
 
@@ -378,7 +379,7 @@ class Call(Arguments):
         )
 
     def bias(self):
-        """Return pse_shift cut to [B or 1, N, Sq, Skv]."""
+        """Return pse_shift cut to [B or 1, N, 1 or Sq, Skv]."""
         pse, batch, heads, rows, keys = (
             self.pse_shift, self.batch, self.num_heads, self.rows, self.keys
         )  # fmt: skip
@@ -393,9 +394,9 @@ class Call(Arguments):
             len(shape) == 4
             and shape[0] in (1, batch)
             and shape[1] == heads
-            and shape[2] >= rows
+            and (shape[2] == 1 or shape[2] >= rows)
             and shape[3] >= keys,
-            f"expected pse_shift of shape [1 or {batch}, {heads}, >= {rows}, >= {keys}], "
+            f"expected pse_shift of shape [1 or {batch}, {heads}, 1 or >= {rows}, >= {keys}], "
             f"got {shape}",
         )
         if self.packed:

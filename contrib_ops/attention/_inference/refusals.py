@@ -368,7 +368,7 @@ def refuse_combinations(op, refuse):
         atten_mask=lambda make: make.bools(0, 2),
     )
     refuse(
-        r"pse_shift of shape \[1 or 2, 4, >= 3, >= 2\], got \[1, 4, 2, 2\]",
+        r"pse_shift of shape \[1 or 2, 4, 1 or >= 3, >= 2\], got \[1, 4, 2, 2\]",
         "packed_bias",
         *packed,
         **ends,

@@ -196,11 +196,11 @@ void InferenceCall::SetBias() {
                NameOf(p_.query_dtype), ", got ", NameOf(bias.dtype));
   NPU_OP_CHECK(a_.op,
                packed() || (shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) && shape[1] == a_.heads &&
-                            shape[2] >= q_.rows && shape[3] >= keys()),
-               "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", >= ", q_.rows, ", >= ", keys(),
+                            (shape[2] == 1 || shape[2] >= q_.rows) && shape[3] >= keys()),
+               "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", 1 or >= ", q_.rows, ", >= ", keys(),
                "], got ", shape);
   if (shape.rank() != 4) return;  // CheckSides says what is expected
-  p_.bias = {bias.data, shape.Elements(2, 4), shape[3]};
+  p_.bias = {bias.data, shape.Elements(2, 4), shape[2] == 1 ? 0 : shape[3]};
   bias_batch_stride_ = shape[0] > 1 ? shape.Elements(1, 4) : 0;
 }
 
@@ -224,9 +224,9 @@ void InferenceCall::CheckSides(const std::vector<int64_t>& lengths, const std::v
   if (in_.pse_shift) {
     const Shape& shape = in_.pse_shift.shape;
     const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == a_.heads &&
-                      shape[2] >= rows && shape[3] >= keys;
-    NPU_OP_CHECK(a_.op, fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", >= ", rows, ", >= ", keys,
-                 "], got ", shape);
+                      (shape[2] == 1 || shape[2] >= rows) && shape[3] >= keys;
+    NPU_OP_CHECK(a_.op, fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", 1 or >= ", rows,
+                 ", >= ", keys, "], got ", shape);
   }
 }
 
