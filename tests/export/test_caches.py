@@ -71,14 +71,23 @@ def test_caches_are_proven_as_listed(architecture):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        ("bloom", "its forward pass takes no position_ids"),
-        ("falcon", "its attention is not called through transformers' interface"),
-        ("gpt_oss", "attention over such a cache needs the fused operator: it has sinks"),
+        ("jetmoe", "attention over such a cache needs the fused operator: attention reads other"),
         ("gemma2", "attention over such a cache needs the fused operator: its scores are capped"),
     ],
 )
 def test_reasons_name_what_is_in_the_way(kind, reason):
     assert prove(tiny_model(kind), False, FLOATS[2:])["paged"].startswith(reason)
+
+
+def test_reasons_name_attention_that_is_not_recognised():
+    """Falcon's, where it adds its bias twice, and Bloom's by parts of a projection."""
+    model = tiny_model("falcon-alibi")
+    model.config._attn_implementation = "eager"
+    reason = "its attention is not called through transformers' interface"
+    assert prove(model, False, FLOATS[2:])["paged"] == reason
+    model = tiny_model("bloom", pretraining_tp=2, slow_but_exact=True)
+    reason = "its forward pass takes no position_ids"
+    assert prove(model, False, FLOATS[2:])["paged"] == reason
 
 
 def test_latents_lie_in_every_cache():

@@ -146,6 +146,30 @@ def test_right_padding_in_attention_mask(exported, provider):
     np.testing.assert_allclose(second[0, 0], expected[3], rtol=0, atol=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=marks_of_kind(kind))
+        for kind in ("bloom", "gpt_oss", "gpt_neo", "llama4_text", "mistral", "mpt")
+    ],
+)
+def test_padding_between_tokens_is_not_counted(exported, kind):
+    """By windows, chunks and biases of distances, in a row that was padded on the right."""
+    model, directory, _ = exported(kind, cache="dynamic")
+    session = ort.InferenceSession(directory / "model.onnx", providers=PROVIDERS[:1])
+    first = np.array([[5, 7, 0, 0, 0], [3, 4, 5, 6, 7]], np.int64)
+    second = np.array([[41, 42, 43], [51, 52, 53]], np.int64)
+    shown = np.array([[1, 1, 0, 0, 0], [1, 1, 1, 1, 1]], np.int64)
+    _, past = last_logits(session, empty_past(session, 2), first, shown)
+    shown = np.concatenate([shown, np.ones_like(second)], 1)
+    actual, _ = last_logits(session, past, second, shown)
+    for row, length in enumerate([2, 5]):
+        tokens = torch.tensor([[*first[row, :length], *second[row]]])
+        with torch.no_grad():
+            expected = model(tokens).logits[0, -1].numpy()
+        np.testing.assert_allclose(actual[row], expected, rtol=0, atol=TOLERANCE)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("cache", CACHES)
 def test_half_precision_error_is_within_that_of_transformers(exported, dtype, cache):

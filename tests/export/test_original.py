@@ -174,9 +174,8 @@ def test_model_of_a_directory_is_read_again_after_it_was_taken_apart(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "options", "reason"),
     [
-        ("falcon", {"cache": "static"}, "static cache: its attention is not called through"),
-        ("bloom", {"cache": "paged"}, "paged cache: its forward pass takes no position_ids"),
-        ("falcon", {"cache_dtype": "int8"}, "dynamic int8 cache: its attention is not called"),
+        ("gemma2", {"cache": "paged"}, "paged cache: attention over such a cache needs the fused"),
+        ("gemma2", {"cache_dtype": "int8"}, "dynamic int8 cache: attention over such a cache"),
     ],
 )
 def test_cache_that_a_model_cannot_have_is_refused_with_the_reason(tmp_path, kind, options, reason):

@@ -1,11 +1,11 @@
 """Fused attention for models that call transformers' attention interface, which most do.
 
 Under the name ``ATTENTION`` a function and a mask are registered: attention becomes
-``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks, with a bias of
-positions and where every token sees those after it. With capped scores it becomes ONNX's
-``Attention``, if the opset has it. Each layer's own masking (padding, causal,
-sliding, chunked) is a boolean mask [B, 1, S, T] that the model computes once for each kind of
-layer, unless a layer adds a mask of its own to the scores.
+``npu_fused_infer_attention_score``, or ``npu_fusion_attention`` with sinks over a growing cache,
+with a bias of positions and where every token sees those after it. With capped scores it becomes
+ONNX's ``Attention``, if the opset has it. Each layer's own masking (padding, causal, sliding,
+chunked) is a boolean mask [B, 1, S, T] that the model computes once for each kind of layer, unless
+a layer adds a mask of its own to the scores.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import torch
 from . import traced_ops
 from .arguments import DEFAULT_OPSET
 from .indexed_attention import chosen_keys
+from .key_numbers import by_numbers
 from .proof import Findings, attempt
 from .quiet_transformers import quiet_transformers
 
@@ -55,6 +56,9 @@ class AttentionCall:
         obstacle: why the call is more than attention with a mask.
         query_rope: further columns of queries, of latent attention.
         bias: of the scores, if it is the only obstacle.
+        key_bias: of the scores, by keys [B or 1, Nq, 1, T], which is no obstacle.
+        sinks: a further score of each head [Nq], which is no obstacle.
+        window: that of the call beside what the mask hides.
     """
 
     query: torch.Tensor
@@ -65,6 +69,9 @@ class AttentionCall:
     obstacle: str | None = None
     query_rope: torch.Tensor | None = None
     bias: torch.Tensor | None = None
+    key_bias: torch.Tensor | None = None
+    sinks: torch.Tensor | None = None
+    window: int | None = None
 
 
 class SharedAttention(Protocol):
@@ -158,6 +165,8 @@ def _mask(*args: Any, **kwargs: Any) -> torch.Tensor | None:
         shared = _shared[-1].mask(kwargs["mask_function"], kwargs.get("local_size"))
         if shared is not None:
             return shared
+    if kwargs.get("local_size") is not None:
+        kwargs["mask_function"] = by_numbers(kwargs["mask_function"], kwargs["kv_length"])
     kwargs |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
     return sdpa_mask(*args, **kwargs)
 
@@ -182,22 +191,23 @@ def _attention(
     layout = "BNSD" if causal or getattr(module, "is_decoder", False) else "BSND"
     if (indices := options.get("indices")) is not None:
         attention_mask = chosen_keys(indices, key.shape[2], attention_mask)
-    of_heads = options.get("block_indices")  # of indexed_blocks.py: a mask of groups of heads
-    if of_heads is not None:
-        groups = query.shape[1] // of_heads.shape[1]
-        of_heads = of_heads.repeat_interleave(groups, 1)
-        attention_mask = of_heads if attention_mask is None else of_heads & attention_mask
+    of_blocks = options.get("block_indices")  # of indexed_blocks.py: a mask of groups of heads
+    if of_blocks is not None:
+        groups = query.shape[1] // of_blocks.shape[1]
+        of_blocks = of_blocks.repeat_interleave(groups, 1)
+        attention_mask = of_blocks if attention_mask is None else of_blocks & attention_mask
     sinks, bias = options.get("s_aux"), options.get("position_bias")
     if options.get("sinks") is not None:  # of queries, which Inkling 2 alone has
         sinks = options["s_aux"] = options["sinks"]
-    forward_only = causal and sinks is None and bias is None and of_heads is None
+    forward_only = causal and sinks is None and bias is None and of_blocks is None
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if _shared:
-        obstacle = " and ".join(special) or (None if forward_only else _MORE)
+        of_heads_alone = causal and sinks is not None and sinks.dim() == 1
+        has_more = not forward_only and not (of_heads_alone and bias is None and of_blocks is None)
+        obstacle = " and ".join(special) or (_MORE if has_more else None)
         lone_bias = None if special or sinks is not None else bias
-        shared = _shared[-1].attend(
-            AttentionCall(query, key, value, attention_mask, scale, obstacle, bias=lone_bias)
-        )
+        given = query, key, value, attention_mask, scale, obstacle
+        shared = _shared[-1].attend(AttentionCall(*given, bias=lone_bias, sinks=sinks))
         if shared is not None:
             for calls in _recording:
                 calls.fused.append("npu_fused_infer_attention_score")
@@ -214,8 +224,8 @@ def _attention(
     if special:
         return _attend_specially(query, key, value, attention_mask, scale, options), None
     if not forward_only:
-        given = query, key, value, scale, attention_mask, sinks, bias
-        return attend_with_sinks(*given, layout=layout), None
+        parts = query, key, value, scale, attention_mask, sinks, bias
+        return attend_with_sinks(*parts, layout=layout), None
     assert attention_mask is not None
     return attend(query, key, value, scale, attention_mask), None
 
@@ -286,7 +296,10 @@ def attend(
         hidden = ~mask
     else:
         bias = mask if bias is None else mask + bias
-    shape = (*query.shape[:3], key.shape[2])
+    if bias is not None:
+        # One row serves all queries; the dtype is that of the result.
+        rows = 1 if bias.shape[2] == 1 else query.shape[2]
+        bias = bias.expand(-1, query.shape[1], rows, key.shape[2]).to(query.dtype).contiguous()
     return traced_ops.fused_infer_attention(
         query,
         key,
@@ -294,14 +307,14 @@ def attend(
         hidden,
         None,
         None,
-        pse_shift=None if bias is None else bias.expand(shape).contiguous(),
+        pse_shift=bias,
         query_rope=query_rope,
         key_rope=key_rope,
         num_heads=query.shape[1],
         num_key_value_heads=key.shape[1],
         scale=scale,
         sparse_mode=0 if hidden is None else 1,
-    )
+    )[0]
 
 
 def attend_visible(
@@ -310,16 +323,22 @@ def attend_visible(
     value: torch.Tensor,
     scale: float,
     visible: torch.Tensor,
+    key_bias: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Attend as ``attend``, over the cache of a step where the mask is one that the step has made.
 
-    For attention of a model's own, which does not come through transformers' interface.
+    For attention of a model's own, which does not come through transformers' interface. key_bias:
+    added to the scaled scores, by keys [B or 1, Nq, 1, T].
     """
-    if _shared:
-        call = AttentionCall(query, key, value, visible, scale)
-        if (attended := _shared[-1].attend(call)) is not None:
-            return attended
-    return attend(query, key, value, scale, visible)
+    call = AttentionCall(query, key, value, visible, scale, key_bias=key_bias)
+    if (attended := attend_shared(call)) is not None:
+        return attended
+    return attend(query, key, value, scale, visible, key_bias)
+
+
+def attend_shared(call: AttentionCall) -> torch.Tensor | None:
+    """Attend over the cache of a step; None without one, or if the call has to read its mask."""
+    return _shared[-1].attend(call) if _shared else None
 
 
 def attend_latents(

@@ -26,6 +26,7 @@ from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
 from .indexed_groups import choose_groups_in_graph
 from .kept_model import KeptModel
+from .key_numbers import numbered_by
 from .model_cache import (
     Cached,
     cache_argument,
@@ -70,8 +71,11 @@ class OriginalDecoder(KeptModel):
         functions: ReplacedFunctions,
         recurrences: Recurrences,
         tables: PositionTables,
+        biased_by_keys: bool = False,
     ) -> None:
+        """Take the parts; ``biased_by_keys``: positions are a bias, by the numbers of keys."""
         super().__init__(model, functions)
+        self._biased_by_keys = biased_by_keys
         self._recurrences = recurrences
         self._tables = tables
         self._cached = cached
@@ -118,7 +122,7 @@ class OriginalDecoder(KeptModel):
         mask = self._padding(input_ids, step, past)
         kept = past, step.states, self._recurrences, step.attention_mask, self._convolved_padding
         given = growing_cache(self.model, self._cached, *kept)
-        with given as cache:
+        with given as cache, numbered_by(step):
             logits = self._logits(input_ids, positions, cache, mask)
         step.states = state_tensors(cache, self.states)
         return logits, keys_and_values(cache, self._cached.kinds)
@@ -140,7 +144,9 @@ class OriginalDecoder(KeptModel):
         config: Any = self.model.config
         if any(kind.own is not None for kind in self._cached.kinds):
             raise NotProven("its layers keep compressed keys, in a growing cache alone")
-        positioned = "position_ids" in self._arguments or self._tables.first_rows
+        positioned = (
+            "position_ids" in self._arguments or self._tables.first_rows or self._biased_by_keys
+        )
         if past and not positioned:
             raise NotProven("its forward pass takes no position_ids")
         if past and config._attn_implementation != ATTENTION:
@@ -169,7 +175,7 @@ class OriginalDecoder(KeptModel):
         if isinstance(step, DynamicStep):
             given = step.attention_mask, self._convolved_padding
             padding = padding_read(shared.state_layers, *given)
-        with shared_step(shared), reading, convolving, padding:
+        with shared_step(shared), numbered_by(step), reading, convolving, padding:
             try:
                 logits = self._logits(input_ids, positions, shared.cache, mask)
             except NotProven:
@@ -248,16 +254,18 @@ def keep_original(
     choose_blocks_in_graph(model, functions)
     choose_groups_in_graph(model, functions)
     keep_tokens_as_states(model, functions)
+    biased = False
     if not fuse_compressed_attention(model, functions, findings):
         attends = any(kind.attends for kind in layer_kinds(model))
         if attends and not fuse_attention(model, run, findings, functions, opset):
-            fuse_own_attention(model, run, functions, findings)
+            biased = fuse_own_attention(model, run, functions, findings)
     replace_rotary(model, run, functions, findings)
     with functions.replaced():
         cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))
     report_convolutions(model, run, findings)
-    position_tables = follow_positions(model, functions)
-    return OriginalDecoder(model, cached, functions, recurrences, position_tables).eval(), findings
+    tables_of_positions = follow_positions(model, functions)
+    parts = cached, functions, recurrences, tables_of_positions, biased
+    return OriginalDecoder(model, *parts).eval(), findings
 
 
 def _say_causal(model: Any) -> None:

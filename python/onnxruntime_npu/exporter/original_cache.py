@@ -159,8 +159,7 @@ class SharedStep:
         """
         key, value = call.key, call.value
         layer = next((x for x in self.layers if x.keys is key and x.values is value), None)
-        number = next((i for i, made in enumerate(self._made) if made is call.mask), None)
-        masking = None if number is None else self._maskings[number]
+        masking = self._masking(call)
         cache = LayerCache(key, value) if layer is None else layer.cache
         obstacle = call.obstacle
         if masking is None:
@@ -181,7 +180,19 @@ class SharedStep:
             scale=call.scale,
             window=masking.window,
             query_rope=None if rope is None else self._step.laid_out(rope),
+            key_bias=call.key_bias,
+            sinks=call.sinks,
         )
+
+    def _masking(self, call: AttentionCall) -> Masking | None:
+        """Return what the mask of a call is, with the call's own window."""
+        number = next((i for i, made in enumerate(self._made) if made is call.mask), None)
+        if call.mask is None and call.key_bias is not None and len(self._made) == 1:
+            number = 0  # that a model has added its bias to
+        masking = None if number is None else self._maskings[number]
+        if masking is None or call.window is None:
+            return masking
+        return Masking(min(call.window, masking.window or call.window))
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:
         """Return keys or values [B, N, C, D] with zeros where nothing was written.

@@ -14,8 +14,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from .attention_interface import ATTENTION, NOT_CALLED, attend, attend_visible
-from .own_forward import added_mask, fuse_forward, random_mask
+from .attention_form import added_mask, random_mask
+from .attention_interface import (
+    ATTENTION,
+    NOT_CALLED,
+    AttentionCall,
+    attend,
+    attend_shared,
+)
+from .key_numbers import numbers_of_keys
+from .own_forward import Fused, fuse_forward
 from .proof import Findings, NotProven, attempt, compare
 from .replaced_functions import ReplacedFunctions, observed
 
@@ -26,25 +34,26 @@ _Probe = Callable[[Any], object]
 
 def fuse_own_attention(
     model: Any, probe: _Probe, functions: ReplacedFunctions, findings: Findings
-) -> None:
+) -> bool:
     """Add what replaces the model's attention to ``functions``, and record it, or why not.
 
-    ``probe(model)`` runs the model once.
+    ``probe(model)`` runs the model once. Returns whether scores have a bias by the numbers of keys.
     """
     reason = NOT_CALLED
     for fuse in (_fuse_methods, fuse_forward, _fuse_sdpa):
         try:
-            differences = attempt(fuse, model, probe, functions)
+            fused = attempt(fuse, model, probe, functions)
         except NotProven as error:
             reason = f"not fused: {error}"
             continue
-        if differences:
-            findings.replaced(_OPERATOR, max(differences), nodes=len(differences))
-            return
+        if fused.differences:
+            findings.replaced(_OPERATOR, max(fused.differences), nodes=len(fused.differences))
+            return fused.biased
     findings.keep("", "attention", reason)
+    return False
 
 
-def _fuse_methods(model: Any, probe: _Probe, functions: ReplacedFunctions) -> list[float]:
+def _fuse_methods(model: Any, probe: _Probe, functions: ReplacedFunctions) -> Fused:
     """Replace ``_attn(query, key, value, attention_mask)`` of every module that has it."""
     modules = [module for module in model.modules() if hasattr(module, "_attn")]
     with ExitStack() as stack:
@@ -59,7 +68,7 @@ def _fuse_methods(model: Any, probe: _Probe, functions: ReplacedFunctions) -> li
         functions.add(module, "_attn", method)
     if replacements:
         model.config._attn_implementation = ATTENTION  # for masks of visible keys
-    return [difference for *_, difference in replacements]
+    return Fused([difference for *_, difference in replacements])
 
 
 def _proven_method(
@@ -108,24 +117,32 @@ def _method(scale: float, window: int | None) -> Callable[..., tuple[torch.Tenso
         value: torch.Tensor,
         attention_mask: torch.Tensor,
     ) -> tuple[torch.Tensor, None]:
-        visible = attention_mask
-        if window is not None:
-            keys = torch.arange(key.shape[2])
-            queries = keys[key.shape[2] - query.shape[2] :, None]
-            visible = visible & (keys > queries - window)
-        return attend_visible(query, key, value, scale, visible).transpose(1, 2), None
+        call = AttentionCall(query, key, value, attention_mask, scale, window=window)
+        attended = attend_shared(call)
+        if attended is None:
+            visible = attention_mask
+            if window is not None:
+                visible = visible & _near(query.shape[2], key.shape[2], window)
+            attended = attend(query, key, value, scale, visible)
+        return attended.transpose(1, 2), None
 
     return _attn
 
 
-def _fuse_sdpa(model: Any, probe: _Probe, functions: ReplacedFunctions) -> list[float]:
+def _near(new: int, total: int, window: int) -> torch.Tensor:
+    """Return which keys are within the window before each new token, [B or 1, 1, S, T]."""
+    keys, _ = numbers_of_keys(total)
+    return keys[:, None, None, :] > keys[:, None, total - new :, None] - window
+
+
+def _fuse_sdpa(model: Any, probe: _Probe, functions: ReplacedFunctions) -> Fused:
     """Replace torch's function where the model calls it with a mask."""
     with observed(nn.functional, _SDPA) as calls:
         probe(model)
     differences = [_prove_sdpa(*arguments, **options) for arguments, options in calls]
     if calls:
         functions.add(nn.functional, _SDPA, _sdpa)
-    return differences
+    return Fused(differences)
 
 
 def _prove_sdpa(

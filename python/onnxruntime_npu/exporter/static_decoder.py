@@ -129,7 +129,7 @@ class _OwnTokens:
             num_key_value_heads=call.key.shape[1],
             scale=call.scale,
             sparse_mode=3,
-        )
+        )[0]
 
     def cleared(self, cached: torch.Tensor) -> torch.Tensor:
         """Return keys or values of the source as they are: all were written."""

@@ -42,12 +42,15 @@ def fused_infer_attention(
     pre_tokens: int = _ALL,
     next_tokens: int = _ALL,
     antiquant_mode: int = 0,
-) -> torch.Tensor:
+    softmax_lse_flag: bool = False,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """``npu_fused_infer_attention_score`` with the lengths [B] as int64 tensors.
 
-    query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D]. Layout TND: query and
-    result [T, Nq, D], key and value in blocks. int8 keys and values have scales of antiquant_mode.
-    query_rope and key_rope are further columns of query and key, of a size of their own.
+    query [B, Nq, S, D], key and value [B, Nkv, C, D]; returns [B, S, Nq, D], and with
+    softmax_lse_flag the log-sum-exp [B, Nq, S, 1]. Layout TND: query and result [T, Nq, D],
+    log-sum-exp [T, Nq, 1], key and value in blocks. int8 keys and values have scales of
+    antiquant_mode. query_rope and key_rope are further columns of query and key, of a size of their
+    own.
     """
     return torch.ops.npu.npu_fused_infer_attention_score(
         query,
@@ -72,7 +75,8 @@ def fused_infer_attention(
         block_size=block_size,
         pre_tokens=pre_tokens,
         next_tokens=next_tokens,
-    )[0]
+        softmax_lse_flag=softmax_lse_flag,
+    )
 
 
 @fused_infer_attention.register_fake
@@ -83,12 +87,16 @@ def _fake(
     *_args: object,
     num_key_value_heads: int,
     input_layout: str = _BATCHES,
+    softmax_lse_flag: bool = False,
     **_kwargs: object,
-) -> torch.Tensor:
+) -> tuple[torch.Tensor, torch.Tensor]:
     if input_layout != _BATCHES:
-        return query.new_empty(*query.shape[:2], value.shape[2] // num_key_value_heads)
-    batch, heads, sequence = query.shape[:3]
-    return query.new_empty(batch, sequence, heads, value.shape[3])
+        attended = query.new_empty(*query.shape[:2], value.shape[2] // num_key_value_heads)
+    else:
+        batch, heads, sequence = query.shape[:3]
+        attended = query.new_empty(batch, sequence, heads, value.shape[3])
+    shape = (*query.shape[:-1], 1) if softmax_lse_flag else (1,)
+    return attended, query.new_empty(shape, dtype=torch.float32)
 
 
 @torch.library.custom_op(f"{_NAMESPACE}::capped_attention", mutates_args=())
@@ -165,7 +173,7 @@ def traced_translations(table: dict[Any, Any]) -> dict[Any, Any]:
             query_rope=query_rope,
             key_rope=key_rope,
             **{"input_layout": _BATCHES, **attributes},
-        )[0]
+        )[:2]
 
     return {
         torch.ops.npu_traced.fused_infer_attention.default: translate,

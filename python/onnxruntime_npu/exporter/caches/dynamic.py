@@ -22,21 +22,34 @@ class DynamicStep(Step):
         self.attention_mask = attention_mask
         self._sequence = sequence
         self._masks: dict[int | None, torch.Tensor] = {}
+        self._numbers: torch.Tensor | None = None
 
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.cat([past, new], dim=2)
 
+    def numbers(self, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return how many tokens are before each; padding has the number of the token before it."""
+        if self._numbers is None:
+            self._numbers = self.attention_mask.cumsum(1) - 1
+        return self._numbers, self._numbers[:, -1:]
+
     def mask(self, window: int | None) -> torch.Tensor:
-        """Return the mask of keys hidden from each new token, [B, 1, S, T] bool."""
+        """Return the mask of keys hidden from each new token, [B, 1, S, T] bool.
+
+        A window is of tokens: padding among them, as of shorter rows in a batch whose prompts were
+        padded on the right, does not count.
+        """
         if window not in self._masks:
             padding = (self.attention_mask == 0)[:, None, None, :]
             total = self.attention_mask.shape[1]
             key = torch.arange(total)
             query = torch.arange(total - self._sequence, total)[:, None]
-            hidden = key > query
+            hidden = (key > query) | padding
             if window is not None:
-                hidden = hidden | (key <= query - window)
-            self._masks[window] = hidden | padding
+                numbers, _ = self.numbers(total)
+                new = numbers[:, None, total - self._sequence :, None]
+                hidden = hidden | (numbers[:, None, None, :] <= new - window)
+            self._masks[window] = hidden
         return self._masks[window]
 
     def visibility(self, capacity: int, window: int | None) -> Visibility:

@@ -15,7 +15,7 @@ from .. import traced_ops
 from . import scaled_rows
 from .interface import Interface
 from .sequences import PackedSequences
-from .step import CacheSizes, LayerCache, Rounded, Step, Visibility
+from .step import CacheSizes, LayerCache, Rounded, Step, Visibility, with_sinks
 
 BLOCK_SIZE = 32  # tokens; the engine takes powers of two from 16
 _CAUSAL, _BAND = 3, 4
@@ -54,6 +54,12 @@ class PagedStep(Step):
     def _write_rounded(self, past: LayerCache, kind: str, new: Rounded) -> dict[str, torch.Tensor]:
         return {kind: self._write(getattr(past, kind), scaled_rows.join(*new))}
 
+    def numbers(self, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return those of the keys in the blocks of a row of the table, however many it has."""
+        blocks = torch.arange(self._block_table.shape[1])[:, None]
+        numbers = blocks * BLOCK_SIZE + torch.arange(BLOCK_SIZE)
+        return numbers.flatten()[None], self._kv_lengths[:, None] - 1
+
     def visibility(self, capacity: int, window: int | None) -> Visibility:
         """Return a causal pattern, aligned to the right end of each sequence's tokens."""
         mode = _CAUSAL if window is None else _BAND
@@ -69,6 +75,8 @@ class PagedStep(Step):
         scale: float,
         window: int | None,
         query_rope: torch.Tensor | None = None,
+        key_bias: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from query [1, T, Nq, D] over the blocks of a cache; return [1, T, Nq, D]."""
         seen = self.visibility(0, window)
@@ -79,7 +87,7 @@ class PagedStep(Step):
             (key, value), found = zip(*both, strict=True)
             scales["key_scale"], scales["value_scale"] = (each.transpose(1, 2) for each in found)
             scales["antiquant_mode"] = _SCALES_OF_BLOCKS_AND_HEADS
-        return traced_ops.fused_infer_attention(
+        attended, log_sums = traced_ops.fused_infer_attention(
             query.flatten(0, 1),
             key.flatten(2),
             value.flatten(2),
@@ -93,11 +101,14 @@ class PagedStep(Step):
             sparse_mode=seen.sparse_mode,
             input_layout="TND",
             block_size=BLOCK_SIZE,
+            pse_shift=None if key_bias is None else key_bias.to(query.dtype),
+            softmax_lse_flag=sinks is not None,
             query_rope=None if query_rope is None else query_rope.flatten(0, 1),
             key_rope=None if key_rope is None else key_rope.flatten(2),
             **({} if window is None else {"pre_tokens": window - 1, "next_tokens": 0}),
             **scales,
-        )[None]
+        )
+        return (attended if sinks is None else with_sinks(attended, log_sums, sinks))[None]
 
 
 class PagedInterface(Interface):

@@ -50,6 +50,10 @@ class StaticStep(Step):
     def _write(self, past: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
         return torch.ops.npu.npu_scatter_nd_update(past, self._slots(new.shape[1]), new)
 
+    def numbers(self, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return those of slots, which rows fill from the first one on."""
+        return torch.arange(capacity)[None], self._kv_lengths[:, None] - 1
+
     def window_mask(self, capacity: int, window: int) -> torch.Tensor:
         """Return the mask of slots hidden from each new token, [B, 1, S, C] bool."""
         if window not in self._masks:

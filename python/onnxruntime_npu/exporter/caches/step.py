@@ -102,6 +102,15 @@ class Visibility(NamedTuple):
     kv_lengths: torch.Tensor | None = None
 
 
+def with_sinks(attended: torch.Tensor, log_sums: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """Return attention [.., Nq, D], of log-sum-exp [.., Nq, 1], with a further score of each head.
+
+    The score [Nq] has a share of the weights, and no value.
+    """
+    share = torch.sigmoid(log_sums - sinks.float()[:, None])
+    return attended * share.to(attended.dtype)
+
+
 class Step(abc.ABC):
     """State of one forward pass that all layers share."""
 
@@ -157,6 +166,13 @@ class Step(abc.ABC):
         }
 
     @abc.abstractmethod
+    def numbers(self, capacity: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the number of each of ``capacity`` keys in its row, [B or 1, T], from 0 on.
+
+        And that of each row's last token, [B, 1]. Padding has no number of its own.
+        """
+
+    @abc.abstractmethod
     def visibility(self, capacity: int, window: int | None) -> Visibility:
         """Return the visible keys of ``capacity`` for a query token, at most ``window`` back."""
 
@@ -170,15 +186,18 @@ class Step(abc.ABC):
         scale: float,
         window: int | None,
         query_rope: torch.Tensor | None = None,
+        key_bias: torch.Tensor | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Attend from query [B, Nq, S, D] over the updated cache; return [B, S, Nq, D].
 
         The query, and query_rope, have their heads at ``heads_axis``. With query_rope the cache
-        holds latents, which are keys and values, and rotated columns.
+        holds latents, which are keys and values, and rotated columns. key_bias [B or 1, Nq, 1, T]:
+        added to the scaled scores; sinks [Nq]: a further score of each head, without a value.
         """
         seen = self.visibility(cache.key.shape[2], window)
         key, value, key_rope = cache.parts(query_rope is not None)
-        return traced_ops.fused_infer_attention(
+        attended, log_sums = traced_ops.fused_infer_attention(
             query,
             key,
             value,
@@ -189,10 +208,13 @@ class Step(abc.ABC):
             num_key_value_heads=num_key_value_heads,
             scale=scale,
             sparse_mode=seen.sparse_mode,
+            pse_shift=None if key_bias is None else key_bias.to(query.dtype),
             query_rope=query_rope,
             key_rope=key_rope,
+            softmax_lse_flag=sinks is not None,
             **self._scales(cache),
         )
+        return attended if sinks is None else with_sinks(attended, log_sums.transpose(1, 2), sinks)
 
     def _scales(self, cache: LayerCache) -> dict[str, Any]:
         """Return the arguments of attention that scale an int8 cache."""

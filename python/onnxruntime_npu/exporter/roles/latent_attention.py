@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import nn
 
+from ..attention_form import added_mask
 from ..integers.stored_linear import StoredLinear
 from ..model_cache import ATTENDING, new_cache
-from ..own_forward import added_mask
 from ..proof import Findings, NotProven, compare, spread_to
 from .attention import layer_index
 from .latent_form import LatentAttention, LatentParts, Tables, tables_of
