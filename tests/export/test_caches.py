@@ -90,6 +90,23 @@ def test_reasons_name_attention_that_is_not_recognised():
     assert prove(model, False, FLOATS[2:])["paged"] == reason
 
 
+def test_queries_are_scaled_by_positions_in_rows_of_any_length():
+    """Beyond some thousand tokens in Llama 4, which counts those of a growing cache."""
+    model = tiny_model("llama4_text", floor_scale=2, attn_scale=0.5)
+    assert set(prove(model, False, FLOATS[:2]).values()) == {None}
+
+
+def test_scaled_queries_need_attention_of_the_interface(monkeypatch):
+    model = tiny_model("llama4_text")
+
+    def refuse(_):
+        raise ValueError("only flash_attention_3")
+
+    monkeypatch.setattr(model, "set_attn_implementation", refuse)
+    with pytest.raises(NotProven, match="scaled by positions that it counts itself"):
+        keep_original(model, "for a test")
+
+
 def test_latents_lie_in_every_cache():
     for changes in ({}, {"q_lora_rank": None}):
         reasons = prove(tiny_model("deepseek_v3", **changes), False, [*FLOATS, *INT8])

@@ -124,6 +124,9 @@ def assert_rows_match(directory, variant):
         pytest.param("llama", "dynamic", "yarn", marks=pytest.mark.slow),
         pytest.param("phi3", "static", "longrope", marks=pytest.mark.slow),
         ("granite", "dynamic", "longrope"),
+        ("granite", "paged", "dynamic"),
+        pytest.param("granite", "static", "longrope", marks=pytest.mark.slow),
+        pytest.param("minicpm3", "paged", "longrope", marks=pytest.mark.exhaustive),
         ("ministral3", "dynamic", "yarn"),  # scales queries, too
         pytest.param("granite", "dynamic", "dynamic", marks=pytest.mark.exhaustive),
         pytest.param("llama", "dynamic", "linear", marks=pytest.mark.exhaustive),

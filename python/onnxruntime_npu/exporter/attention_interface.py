@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from .replaced_functions import ReplacedFunctions
 
 ATTENTION = "onnxruntime_npu_export"
+QUERY_FACTOR = "query_factor"  # of query_temperature.py: what a module's queries are scaled by
 NOT_CALLED = "not fused: the model does not call attention's interface"
 _CAPPED = "its scores are capped"
 _MORE = "it has sinks, a bias or masks of heads"
@@ -201,6 +202,8 @@ def _attention(
         sinks = options["s_aux"] = options["sinks"]
     forward_only = causal and sinks is None and bias is None and of_blocks is None
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
+    if (factor := getattr(module, QUERY_FACTOR, None)) is not None:
+        query = factor(query)
     if _shared:
         of_heads_alone = causal and sinks is not None and sinks.dim() == 1
         has_more = not forward_only and not (of_heads_alone and bias is None and of_blocks is None)

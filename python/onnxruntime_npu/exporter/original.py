@@ -26,7 +26,7 @@ from .indexed_attention import choose_in_graph
 from .indexed_blocks import choose_blocks_in_graph
 from .indexed_groups import choose_groups_in_graph
 from .kept_model import KeptModel
-from .key_numbers import numbered_by
+from .key_numbers import known_rows
 from .model_cache import (
     Cached,
     cache_argument,
@@ -44,6 +44,7 @@ from .own_attention import fuse_own_attention
 from .own_linear import replace_own_linears
 from .position_tables import PositionTables, follow_positions
 from .proof import Findings, NotProven, attempt
+from .query_temperature import scale_queries_by_positions
 from .recurrences import Recurrences, replace_recurrences
 from .replaced_functions import ReplacedFunctions
 from .roles.activation import ActivationRole, is_activation
@@ -58,7 +59,7 @@ from .roles.router import RouterRole, is_router
 from .roles.scaled_experts import ScaledExpertsRole, is_scaled_experts
 from .roles.stacked_experts import StackedExpertsRole, is_stacked_experts
 from .rotary_function import replace_rotary
-from .rotary_module import LengthRotary, follow_lengths
+from .rotary_module import follow_lengths
 
 
 class OriginalDecoder(KeptModel):
@@ -107,8 +108,7 @@ class OriginalDecoder(KeptModel):
         Returns logits [rows, V] in float32, of the tokens [rows, H] that ``scored`` takes of the
         head's input [B, S, H], and the cache of every layer.
         """
-        del lengths  # the model has them from the positions of a row
-        with self.scoring(scored):
+        with self.scoring(scored), known_rows(step, positions, lengths):
             if isinstance(step, DynamicStep) and not any(layer.rounded for layer in past):
                 return self._grown(input_ids, positions, step, past)
             return self._shared(input_ids, positions, step, past)
@@ -122,7 +122,7 @@ class OriginalDecoder(KeptModel):
         mask = self._padding(input_ids, step, past)
         kept = past, step.states, self._recurrences, step.attention_mask, self._convolved_padding
         given = growing_cache(self.model, self._cached, *kept)
-        with given as cache, numbered_by(step):
+        with given as cache:
             logits = self._logits(input_ids, positions, cache, mask)
         step.states = state_tensors(cache, self.states)
         return logits, keys_and_values(cache, self._cached.kinds)
@@ -151,9 +151,6 @@ class OriginalDecoder(KeptModel):
             raise NotProven("its forward pass takes no position_ids")
         if past and config._attn_implementation != ATTENTION:
             raise NotProven("its attention is not called through transformers' interface")
-        if any(isinstance(module, LengthRotary) for module in self.model.modules()):
-            # From positions, among which are those of padding, or of other sequences.
-            raise NotProven("its rotary frequencies depend on the length of a row")
         if not past and step.block_slots is not None:
             raise NotProven("its layers cache no keys and values, which alone lie in blocks")
         # Attention has masks of the step; layers with states ask for padding.
@@ -175,7 +172,7 @@ class OriginalDecoder(KeptModel):
         if isinstance(step, DynamicStep):
             given = step.attention_mask, self._convolved_padding
             padding = padding_read(shared.state_layers, *given)
-        with shared_step(shared), numbered_by(step), reading, convolving, padding:
+        with shared_step(shared), reading, convolving, padding:
             try:
                 logits = self._logits(input_ids, positions, shared.cache, mask)
             except NotProven:
@@ -259,6 +256,7 @@ def keep_original(
         attends = any(kind.attends for kind in layer_kinds(model))
         if attends and not fuse_attention(model, run, findings, functions, opset):
             biased = fuse_own_attention(model, run, functions, findings)
+    scale_queries_by_positions(model, run)
     replace_rotary(model, run, functions, findings)
     with functions.replaced():
         cached = attempt(lambda: cached_by(model, summed=recurrences.replaced))

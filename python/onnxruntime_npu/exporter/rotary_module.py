@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .key_numbers import lengths_of_rows
 from .proof import Findings, NotProven, attempt, compare
 from .roles.frequencies import DynamicFrequencies, LongFrequencies
 from .roles.rotary import fresh_rotary, rows_around
@@ -60,11 +61,14 @@ class LengthRotary(nn.Module):
         name = _name("inv_freq", layer_type)
         if name not in self.frequencies:
             return self._tables(self.original, *arguments)
-        lengths = position_ids.amax(-1)
-        if lengths.dim() > 1:
-            lengths = lengths.amax(0)
-        lengths = lengths.view(-1, 1, 1, 1) + 1
-        pairs = self.frequencies[name](lengths).squeeze(1).chunk(2, -1)[0]  # [B, 1, D / 2]
+        lengths = lengths_of_rows()
+        if lengths is None:
+            longest = position_ids.amax(-1)
+            if longest.dim() > 1:
+                longest = longest.amax(0)
+            lengths = longest.view(-1, 1, 1, 1) + 1
+        # [B, 1, D / 2], or of each token's row [1, T, D / 2]
+        pairs = self.frequencies[name](lengths).squeeze(1).chunk(2, -1)[0]
         scaling = _name("attention_scaling", layer_type)
         state = {name: pairs, scaling: getattr(self.original, scaling)}
         return self._tables(_Changed(self.original, **state), *arguments)
