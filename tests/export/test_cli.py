@@ -113,7 +113,7 @@ def test_calibration_reads_lines_of_text(capsys, tmp_path):
 
 def test_refusal_is_all_that_is_said(capsys, tmp_path):
     """Not what transformers remarks on the way."""
-    tiny_model("bloom").save_pretrained(tmp_path / "in")
+    tiny_model("roformer").save_pretrained(tmp_path / "in")
     remarks = io.StringIO()
     handler = logging.StreamHandler(remarks)
     logging.getLogger("transformers").addHandler(handler)
