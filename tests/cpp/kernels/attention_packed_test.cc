@@ -328,7 +328,7 @@ TEST_CASE("attention: bad packed, paged and rope arguments are refused") {
   masked[3] = random({1, 2, 6, 9});
   CHECK(error(packed, masked) == "");
   masked[3] = random({2, 2, 4, 4});
-  CHECK(Has(error(packed, masked), "expected pse_shift of shape [1 or 2, 2, >= 4, >= 5], got [2, 2, 4, 4]"));
+  CHECK(Has(error(packed, masked), "expected pse_shift of shape [1 or 2, 2, 1 or >= 4, >= 5], got [2, 2, 4, 4]"));
 
   const Case paged{.layout = "BSH", .batch = 2, .heads = 2, .kv_heads = 2, .size = 16, .value_size = 16, .rows = 3};
   const auto pages = [&](const Shape& cache, const Shape& table, HostTensor lengths, DType dtype = DType::kInt32) {
