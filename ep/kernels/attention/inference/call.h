@@ -51,6 +51,7 @@ class InferenceCall {
   // sequences.cc
   void SetMask();
   void SetBias();
+  void CheckBias(int64_t batch, int64_t rows, int64_t keys) const;
   void CheckSides(const std::vector<int64_t>& lengths, const std::vector<int64_t>& key_lengths) const;
   void AddSequence(int64_t entry, int64_t row, int64_t rows, int64_t len, int64_t key_row, int64_t key_len);
   void AddPadded(int64_t entry, int64_t len, int64_t key_len);

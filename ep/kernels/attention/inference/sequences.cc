@@ -194,14 +194,18 @@ void InferenceCall::SetBias() {
   const Shape& shape = bias.shape;
   NPU_OP_CHECK(a_.op, bias.dtype == p_.bias_dtype, "expected pse_shift of ", NameOf(p_.bias_dtype), " with query ",
                NameOf(p_.query_dtype), ", got ", NameOf(bias.dtype));
-  NPU_OP_CHECK(a_.op,
-               packed() || (shape.rank() == 4 && (shape[0] == 1 || shape[0] == q_.batch) && shape[1] == a_.heads &&
-                            (shape[2] == 1 || shape[2] >= q_.rows) && shape[3] >= keys()),
-               "expected pse_shift of shape [1 or ", q_.batch, ", ", a_.heads, ", 1 or >= ", q_.rows, ", >= ", keys(),
-               "], got ", shape);
+  if (!packed()) CheckBias(q_.batch, q_.rows, keys());
   if (shape.rank() != 4) return;  // CheckSides says what is expected
   p_.bias = {bias.data, shape.Elements(2, 4), shape[2] == 1 ? 0 : shape[3]};
   bias_batch_stride_ = shape[0] > 1 ? shape.Elements(1, 4) : 0;
+}
+
+void InferenceCall::CheckBias(int64_t batch, int64_t rows, int64_t keys) const {
+  const Shape& shape = in_.pse_shift.shape;
+  const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == a_.heads &&
+                    (shape[2] == 1 || shape[2] >= rows) && shape[3] >= keys;
+  NPU_OP_CHECK(a_.op, fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", 1 or >= ", rows,
+               ", >= ", keys, "], got ", shape);
 }
 
 // A mask or bias of packed sequences has the rows and keys of the longest that has queries.
@@ -221,13 +225,7 @@ void InferenceCall::CheckSides(const std::vector<int64_t>& lengths, const std::v
                  ", >= ", rows, ", >= ", keys, "] or [1 or ", batch, ", 1, >= ", rows, ", >= ", keys,
                  "] for input_layout ", layout_.name, ", got ", shape);
   }
-  if (in_.pse_shift) {
-    const Shape& shape = in_.pse_shift.shape;
-    const bool fits = shape.rank() == 4 && (shape[0] == 1 || shape[0] == batch) && shape[1] == a_.heads &&
-                      (shape[2] == 1 || shape[2] >= rows) && shape[3] >= keys;
-    NPU_OP_CHECK(a_.op, fits, "expected pse_shift of shape [1 or ", batch, ", ", a_.heads, ", 1 or >= ", rows,
-                 ", >= ", keys, "], got ", shape);
-  }
+  if (in_.pse_shift) CheckBias(batch, rows, keys);
 }
 
 }  // namespace npu::attention
