@@ -200,14 +200,14 @@ def _attention(
     sinks, bias = options.get("s_aux"), options.get("position_bias")
     if options.get("sinks") is not None:  # of queries, which Inkling 2 alone has
         sinks = options["s_aux"] = options["sinks"]
-    forward_only = causal and sinks is None and bias is None and of_blocks is None
+    unbiased = causal and bias is None and of_blocks is None
+    forward_only = unbiased and sinks is None
     scale = query.shape[-1] ** -0.5 if scaling is None else float(scaling)
     if (factor := getattr(module, QUERY_FACTOR, None)) is not None:
         query = factor(query)
     if _shared:
-        of_heads_alone = causal and sinks is not None and sinks.dim() == 1
-        has_more = not forward_only and not (of_heads_alone and bias is None and of_blocks is None)
-        obstacle = " and ".join(special) or (_MORE if has_more else None)
+        of_heads = sinks is None or sinks.dim() == 1
+        obstacle = " and ".join(special) or (None if unbiased and of_heads else _MORE)
         lone_bias = None if special or sinks is not None else bias
         given = query, key, value, attention_mask, scale, obstacle
         shared = _shared[-1].attend(AttentionCall(*given, bias=lone_bias, sinks=sinks))
@@ -300,9 +300,9 @@ def attend(
     else:
         bias = mask if bias is None else mask + bias
     if bias is not None:
-        # One row serves all queries; the dtype is that of the result.
-        rows = 1 if bias.shape[2] == 1 else query.shape[2]
-        bias = bias.expand(-1, query.shape[1], rows, key.shape[2]).to(query.dtype).contiguous()
+        if bias.shape[1] != query.shape[1]:  # of all heads; a bias of one row serves all queries
+            bias = bias.expand(-1, query.shape[1], -1, -1)
+        bias = bias.to(query.dtype).contiguous()  # the dtype of the result
     return traced_ops.fused_infer_attention(
         query,
         key,
