@@ -28,6 +28,7 @@ from .kept_buffers import KeptBuffers
 from .paged_cache import PagedCache
 from .prompt_lookup import ScoringStepper
 from .row_choice import ELEMENT_TYPES, RowChoice
+from .static_rows import capacity_of
 
 _CACHE_KEY = "onnxruntime_npu.cache"
 _FLOAT, _INT64 = 1, 7
@@ -153,7 +154,7 @@ class StepModel:
 
     def take_steps(self, batch: int, length: int, adapter: Adapter) -> _StaticSteps:
         """Return buffers for a batch whose rows grow to at most ``length`` tokens."""
-        capacity = -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
+        capacity = capacity_of(length, _CAPACITY_STEP)
         return self.kept.take(
             lambda kept: kept.adapter is adapter and kept.shape == (batch, capacity),
             lambda number: _StaticSteps(self, batch, capacity, number, adapter),

@@ -20,9 +20,9 @@ _OUTSIDE_GRAPHS = "-1"
 _FLOAT, _INT64 = 1, 7
 
 
-def capacity_of(length: int) -> int:
-    """Return the capacity of rows of at most ``length`` tokens."""
-    return -(-length // _CAPACITY_STEP) * _CAPACITY_STEP
+def capacity_of(length: int, step: int = _CAPACITY_STEP) -> int:
+    """Return the capacity of rows of at most ``length`` tokens, a multiple of ``step``."""
+    return -(-length // step) * step
 
 
 class StaticRows:
